@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+// SPDX-FileCopyrightText: The TokenSpeed authors
+#pragma once
+// The kernels of one instruction set.
+
+#include "../abi.h"
+
+namespace tokenspeed::cpu::TS_ISA {
+
+int linear(const LinearArgs& a);
+int pack(const PackArgs& a);
+int embedding(const EmbeddingArgs& a);
+int gather(const GatherArgs& a);
+int norm(const NormArgs& a);
+int rope(const RopeArgs& a);
+int kv_write(const KvWriteArgs& a);
+int attention_prefill(const AttentionArgs& a);
+int attention_decode(const AttentionArgs& a);
+int silu_and_mul(const SiluArgs& a);
+int sample(const SampleArgs& a);
+
+}  // namespace tokenspeed::cpu::TS_ISA

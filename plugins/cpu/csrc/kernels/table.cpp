@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT
+// SPDX-FileCopyrightText: The TokenSpeed authors
+#include "kernels.h"
+
+namespace tokenspeed::cpu::TS_ISA {
+
+Kernels kernels() {
+  return {linear,   pack,      embedding, gather,           norm,   rope,
+          kv_write, attention_prefill,   attention_decode, silu_and_mul, sample};
+}
+
+}  // namespace tokenspeed::cpu::TS_ISA

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+// SPDX-FileCopyrightText: The TokenSpeed authors
+// The exported C functions, and the choice of an instruction set.
+
+#include <atomic>
+#include <cstring>
+
+#include "abi.h"
+#include "pool.h"
+
+#define TS_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace tokenspeed::cpu {
+
+// TS_ISAS lists what this library was built for, best first, as X(name).
+#define X(name) \
+  namespace name { Kernels kernels(); }
+TS_ISAS
+#undef X
+
+namespace {
+
+struct Isa {
+  const char* name;
+  bool (*runs)();
+  Kernels (*kernels)();
+};
+
+bool runs_here(const char* name) {
+#if defined(__x86_64__)
+  if (!std::strcmp(name, "v4")) return __builtin_cpu_supports("x86-64-v4");
+  if (!std::strcmp(name, "v3")) return __builtin_cpu_supports("x86-64-v3");
+  if (!std::strcmp(name, "v2")) return __builtin_cpu_supports("x86-64-v2");
+#endif
+  return !std::strcmp(name, "generic");
+}
+
+#define X(name) {#name, [] { return runs_here(#name); }, name::kernels},
+const Isa kIsas[] = {TS_ISAS};
+#undef X
+
+struct Chosen {
+  const Isa* isa;
+  Kernels kernels;
+};
+
+// Replaced whole by tests that run every instruction set; never freed.
+std::atomic<const Chosen*>& chosen() {
+  static std::atomic<const Chosen*> instance = []() -> const Chosen* {
+    for (const Isa& isa : kIsas) {
+      if (isa.runs()) return new Chosen{&isa, isa.kernels()};
+    }
+    return nullptr;
+  }();
+  return instance;
+}
+
+}  // namespace
+}  // namespace tokenspeed::cpu
+
+using namespace tokenspeed::cpu;
+
+TS_EXPORT int tokenspeed_cpu_abi_version() { return kAbiVersion; }
+
+// Name of the instruction set in use, or "" when this CPU runs none of those built.
+TS_EXPORT const char* tokenspeed_cpu_isa() {
+  const Chosen* now = chosen().load();
+  return now ? now->isa->name : "";
+}
+
+// The i-th instruction set of the library, or null behind the last.
+TS_EXPORT const char* tokenspeed_cpu_isa_name(int i) {
+  return i >= 0 && i < static_cast<int>(sizeof kIsas / sizeof *kIsas) ? kIsas[i].name : nullptr;
+}
+
+// Switches the instruction set. For tests; not while a kernel runs.
+TS_EXPORT int tokenspeed_cpu_use_isa(const char* name) {
+  for (const Isa& isa : kIsas) {
+    if (std::strcmp(isa.name, name)) continue;
+    if (!isa.runs()) return kUnsupported;
+    chosen().store(new Chosen{&isa, isa.kernels()});
+    return kOk;
+  }
+  return kUnsupported;
+}
+
+TS_EXPORT void tokenspeed_cpu_set_threads(int threads) { pool_set_threads(threads); }
+TS_EXPORT int tokenspeed_cpu_threads() { return pool_threads(); }
+
+#define TS_KERNEL(name, Args) \
+  TS_EXPORT int tokenspeed_cpu_##name(const Args* args) { return chosen().load()->kernels.name(*args); }
+
+TS_KERNEL(linear, LinearArgs)
+TS_KERNEL(pack, PackArgs)
+TS_KERNEL(embedding, EmbeddingArgs)
+TS_KERNEL(gather, GatherArgs)
+TS_KERNEL(norm, NormArgs)
+TS_KERNEL(rope, RopeArgs)
+TS_KERNEL(kv_write, KvWriteArgs)
+TS_KERNEL(attention_prefill, AttentionArgs)
+TS_KERNEL(attention_decode, AttentionArgs)
+TS_KERNEL(silu_and_mul, SiluArgs)
+TS_KERNEL(sample, SampleArgs)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Compiles kernels for GPUs that are not here, and prints what the code holds, as JSON.
+
+    python compiled.py sm_90 decode prefill ...
+
+The launches are recorded from the plugin's own entry functions, so what is compiled is what would
+run: same signature, divisibility, constants, warps and stages. Each compile is a forked process: an
+instruction that a target lacks may end it. Triton's own cache makes a second run quick.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from tokenspeed_nvidia.kernels import (
+    activation,
+    attention_decode,
+    attention_prefill,
+    kv_write,
+    norm,
+    rope,
+    rows,
+    sample,
+)
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+Launch = tuple[JITFunction, tuple[Any, ...], dict[str, Any]]
+POINTERS = {
+    torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32",
+    torch.int32: "*i32", torch.int64: "*i64",
+}  # fmt: skip
+UNITS = {"sm_90": 132, "sm_100": 148, "gfx950": 256}
+NOT_CONSTANTS = ("num_warps", "num_stages")
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def ints(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+    return meta(*shape, dtype=dtype)
+
+
+def paged(kv_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """Keys, values and page table of one layer among 36, pages of 16."""
+    slab = meta(1000, 36, 2, kv_heads, 16, head_dim, dtype=dtype)
+    return slab[:, 3, 0], slab[:, 3, 1], ints(130, 2560)
+
+
+def run_decode(arch: str, rows: int = 32, dtype: torch.dtype = torch.bfloat16) -> None:
+    q = meta(rows, 48, 128, dtype=dtype)[:, :32]
+    cache = paged(8, 128, dtype)
+    call = attention_decode.attention_decode
+    call(q, *cache, ints(rows), ints(rows), 0.1, window=None, units=UNITS[arch])
+
+
+def run_prefill(arch: str, head_dim: int = 128, dtype: torch.dtype = torch.bfloat16) -> None:
+    q = meta(2048, 48, head_dim, dtype=dtype)[:, :32]
+    cache = paged(8, head_dim, dtype)
+    call = attention_prefill.attention_prefill
+    call(q, *cache, ints(4), ints(5), ints(4), 0.1, window=None)
+
+
+def run_sample(arch: str) -> None:
+    floats = [meta(32, dtype=torch.float32) for _ in range(3)]
+    longs = [ints(32, dtype=torch.int64) for _ in range(2)]
+    logits = meta(32, 151936, dtype=torch.float32)
+    sample.sample(logits, floats[0], ints(32), floats[1], floats[2], *longs)
+
+
+def run_small(arch: str) -> None:
+    """The kernels that move bytes, at one size."""
+    norm.rms_norm(meta(32, 48, 128)[:, :32], meta(128), 1e-6)
+    norm.add_rms_norm(meta(32, 4096), meta(32, 4096), meta(4096), 1e-6)
+    activation.silu_and_mul(meta(32, 24576))
+    fused = meta(32, 48, 128)
+    q, k, v = fused[:, :32], fused[:, 32:40], fused[:, 40:]
+    positions = ints(32)
+    rope.rope(q, k, positions, meta(40960, 128, dtype=torch.float32), interleaved=False)
+    kv_write.kv_write(k, v, *paged(8, 128, torch.bfloat16), ints(32), positions)
+    rows.embedding(ints(32, dtype=torch.int64), meta(151936, 4096))
+
+
+RUNS: dict[str, Callable[[str], None]] = {
+    "decode": run_decode,
+    "decode_fp32": lambda arch: run_decode(arch, rows=1, dtype=torch.float32),
+    "prefill": run_prefill,
+    "prefill_256": lambda arch: run_prefill(arch, head_dim=256),
+    "prefill_fp32": lambda arch: run_prefill(arch, dtype=torch.float32),
+    "sample": run_sample,
+    "small": run_small,
+}
+
+
+def record(run: Callable[[str], None], arch: str) -> list[Launch]:
+    """The launches that ``run`` would make."""
+    launches: list[Launch] = []
+
+    def note(self: JITFunction, *args: Any, grid: Any, warmup: bool, **keywords: Any) -> None:
+        launches.append((self, args, keywords))
+
+    plain, JITFunction.run = JITFunction.run, note
+    try:
+        run(arch)
+    finally:
+        JITFunction.run = plain
+    return launches
+
+
+def source_of(kernel: JITFunction, args: tuple[Any, ...], constants: dict[str, Any]) -> ASTSource:
+    """What the launcher would specialise: pointers and multiples of 16 divisible, 1 constant."""
+    signature: dict[str, str] = {}
+    constexprs = {name: value for name, value in constants.items() if name not in NOT_CONSTANTS}
+    divisible: dict[tuple[int, ...], list[list[Any]]] = {}
+    for index, (name, value) in enumerate(zip(kernel.arg_names, args, strict=False)):
+        if isinstance(value, torch.Tensor):
+            signature[name] = POINTERS[value.dtype]
+        elif isinstance(value, float):
+            signature[name] = "fp32"
+        elif value == 1:
+            constexprs[name] = 1
+        else:
+            signature[name] = "i32" if abs(value) < 2**31 else "i64"
+        if isinstance(value, torch.Tensor) or (isinstance(value, int) and value % 16 == 0):
+            divisible[(index,)] = [["tt.divisibility", 16]]
+    signature |= dict.fromkeys(constexprs, "constexpr")
+    ordered = {name: signature[name] for name in kernel.arg_names}
+    return ASTSource(kernel, ordered, constexprs, divisible)
+
+
+def target_of(arch: str) -> GPUTarget:
+    if arch.startswith("sm_"):
+        return GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
+    return GPUTarget("hip", arch, 64)
+
+
+def facts(launch: Launch, arch: str) -> dict[str, Any]:
+    """What the compiled code holds: instructions, registers, spills and shared memory."""
+    kernel, args, keywords = launch
+    options = {name: keywords[name] for name in NOT_CONSTANTS if name in keywords}
+    made = triton.compile(source_of(kernel, args, keywords), target_of(arch), options)
+    found: dict[str, Any] = {"kernel": kernel.fn.__name__, "shared": made.metadata.shared}
+    if arch.startswith("sm_"):
+        return found | cuda_facts(made.asm["ptx"], made.asm["cubin"])
+    text = made.asm["amdgcn"]
+    count = {
+        name: int(re.search(rf"\.{name}:\s+(\d+)", text).group(1))  # type: ignore[union-attr]
+        for name in ("vgpr_count", "vgpr_spill_count")
+    }
+    wide = len(re.findall(r"(?:global|buffer)_load_dwordx4", text))
+    return found | {
+        "registers": count["vgpr_count"],
+        "spills": count["vgpr_spill_count"],
+        "wide_loads": wide,
+        "matrix": sorted(set(re.findall(r"v_mfma_\w+", text))),
+    }
+
+
+def cuda_facts(ptx: str, cubin: bytes) -> dict[str, Any]:
+    tools = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        usage = subprocess.run(
+            [tools, "-res-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
+    registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", usage).groups()  # type: ignore[union-attr]
+    return {
+        "registers": int(registers),
+        "spills": int(stack),
+        "wide_loads": len(re.findall(r"ld\.global\S*\.v4|cp\.async\S* \[[^]]*\], \[[^]]*\], 0x10", ptx)),
+        "matrix": sorted(set(re.findall(r"(?:wgmma|tcgen05|mma)\.(?:mma_async|mma|sync)\S*", ptx))),
+    }
+
+
+def forked(launch: Launch, arch: str) -> dict[str, Any]:
+    """The facts, from a process of their own."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            os.write(write, json.dumps(facts(launch, arch)).encode())
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        text = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if status:
+        name = launch[0].fn.__name__
+        return {"kernel": name, "failed": f"status {os.waitstatus_to_exitcode(status)}"}
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def main() -> None:
+    arch, *names = sys.argv[1:]
+    found = {name: [forked(launch, arch) for launch in record(RUNS[name], arch)] for name in names}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Kernels compiled for GPUs that are not here: instructions, spills, width of loads.
+
+Compiles but was not run: sm_100 and gfx950. About 25 s of CPU time an architecture the first time,
+4 s from Triton's cache.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("triton is not installed (pip install --no-deps triton==3.6.0)", allow_module_level=True)
+
+RUNS = {
+    "sm_90": ("decode", "prefill", "prefill_256", "sample", "small"),
+    "sm_100": ("decode", "prefill", "small"),
+    "gfx950": ("decode", "prefill", "small"),
+}
+MATRIX = {
+    ("sm_90", "decode_units"): "mma.sync.aligned.m16n8k16",
+    ("sm_90", "prefill_blocks"): "wgmma.mma_async",
+    ("sm_100", "decode_units"): "mma.sync.aligned.m16n8k16",
+    ("sm_100", "prefill_blocks"): "tcgen05.mma",
+    ("gfx950", "decode_units"): "v_mfma_f32_16x16x32_bf16",
+    ("gfx950", "prefill_blocks"): "v_mfma_f32_32x32x16_bf16",
+}
+SHARED_LIMIT = {"sm_90": 227 * 1024, "sm_100": 227 * 1024, "gfx950": 160 * 1024}
+ONE_VALUE_A_THREAD = ("pick_winners",)
+"""Kernels that read a few dozen numbers: nothing to widen."""
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def compiled(request: pytest.FixtureRequest) -> tuple[str, list[dict[str, Any]]]:
+    """The facts of every launch of one architecture, from one process that forks for each."""
+    arch = str(request.param)
+    run = subprocess.run(
+        [sys.executable, Path(__file__).parent / "compiled.py", arch, *RUNS[arch]],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout.splitlines()[-1])
+    return arch, [facts for launches in found.values() for facts in launches]
+
+
+def test_kernels_compile_without_spills(compiled: tuple[str, list[dict[str, Any]]]) -> None:
+    arch, launches = compiled
+    assert not [facts for facts in launches if "failed" in facts]
+    assert not [facts for facts in launches if facts["spills"]]
+    assert not [facts for facts in launches if facts["shared"] > SHARED_LIMIT[arch]]
+
+
+def test_attention_uses_matrix_instructions(compiled: tuple[str, list[dict[str, Any]]]) -> None:
+    arch, launches = compiled
+    for kernel in ("decode_units", "prefill_blocks"):
+        (facts, *_) = [facts for facts in launches if facts["kernel"] == kernel]
+        assert any(name.startswith(MATRIX[arch, kernel]) for name in facts["matrix"]), facts
+
+
+def test_loads_are_16_bytes_wide(compiled: tuple[str, list[dict[str, Any]]]) -> None:
+    arch, launches = compiled
+    if arch.startswith("gfx"):
+        launches = [facts for facts in launches if facts["matrix"]]
+    assert not [
+        facts
+        for facts in launches
+        if not facts["wide_loads"] and facts["kernel"] not in ONE_VALUE_A_THREAD
+    ]

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Which kernel serves a site on which GPU, and why the others do not. Needs no GPU, torch or triton."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from importlib.resources import files
+
+import pytest
+from tokenspeed_nvidia import catalog
+from tokenspeed_sdk.contracts.kernel import CallSite, Trait
+from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE, Capabilities
+from tokenspeed_sdk.contracts.probe import Accept, Decline
+
+HALF = ("bfloat16", "float16", "float32")
+H100 = Capabilities("cuda", "sm_90", HALF, frozenset({GRAPH_CAPTURE}), 132)
+B200 = Capabilities("cuda", "sm_100", HALF, frozenset({GRAPH_CAPTURE}), 148)
+MI350 = Capabilities("cuda", "gfx950", HALF, frozenset({GRAPH_CAPTURE}), 256)
+V100 = Capabilities("cuda", "sm_70", ("float16", "float32"), frozenset(), 80)
+CPU = Capabilities("cpu", "x86-64-v4", ("float32",), frozenset(), 2)
+ATTENTION: dict[str, Trait] = {
+    "heads": 32, "kv_heads": 8, "head_dim": 128, "page_size": 16, "window": None,
+}  # fmt: skip
+
+
+def verdicts(
+    op: str, device: Capabilities, dtype: str = "bfloat16", **traits: Trait
+) -> dict[str, Accept | Decline]:
+    site = CallSite(op, "model.layers.0", dtype, device, traits)
+    return {kernel.name: kernel.accept(site) for kernel in catalog.kernels() if kernel.op == op}
+
+
+def chosen(found: dict[str, Accept | Decline]) -> str:
+    accepted = {name: v.score for name, v in found.items() if isinstance(v, Accept)}
+    return max(accepted, key=lambda name: accepted[name])
+
+
+@pytest.mark.parametrize("op", ["attention_decode@1", "attention_prefill@1"])
+class TestAttention:
+    def test_h100_runs_triton(self, op: str) -> None:
+        found = verdicts(op, H100, **ATTENTION)
+        assert chosen(found) == "triton"
+        assert found["triton"] == Accept(100, "triton on sm_90")
+
+    def test_flashinfer_is_runner_up_where_installed(
+        self, op: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(catalog, "find_spec", lambda name: object())
+        found = verdicts(op, H100, **ATTENTION)
+        assert found["flashinfer"] == Accept(80, "flashinfer on sm_90")
+        assert chosen(found) == "triton"
+
+    def test_flashinfer_says_how_to_install_it(
+        self, op: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(catalog, "find_spec", lambda name: None)
+        found = verdicts(op, H100, **ATTENTION)
+        assert found["flashinfer"] == Decline(catalog.FLASHINFER_MISSING)
+
+    def test_b200_is_compiled_not_run(self, op: str) -> None:
+        found = verdicts(op, B200, **ATTENTION)
+        assert found["triton"] == Accept(50, "triton, compiled for sm_100, not run on it")
+
+    def test_mi350_gets_triton_and_flashinfer_refuses(self, op: str) -> None:
+        found = verdicts(op, MI350, **ATTENTION)
+        assert found["triton"] == Accept(50, "triton, compiled for gfx950, not run on it")
+        refusal = found["flashinfer"]
+        assert isinstance(refusal, Decline)
+        assert refusal.why.startswith("FlashInfer has no code for gfx950")
+
+    def test_fp32_is_not_for_flashinfer(self, op: str) -> None:
+        found = verdicts(op, H100, "float32", **ATTENTION)
+        assert chosen(found) == "triton"
+        refusal = found["flashinfer"]
+        assert isinstance(refusal, Decline)
+        assert "the site asks for float32" in refusal.why
+
+    def test_odd_head_dim_is_refused_by_both(self, op: str) -> None:
+        found = verdicts(op, H100, **(ATTENTION | {"head_dim": 80}))
+        assert all(isinstance(v, Decline) and "the site has 80" in v.why for v in found.values())
+
+
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        (CPU, "needs a device of type cuda; this one is cpu"),
+        (V100, "not compiled for sm_70"),
+    ],
+)
+def test_other_devices_are_refused(device: Capabilities, why: str) -> None:
+    (found,) = verdicts("rms_norm@1", device, hidden=4096).values()
+    assert isinstance(found, Decline)
+    assert found.why.startswith(why)
+
+
+def test_a_row_too_wide_for_one_program_is_refused() -> None:
+    (found,) = verdicts("rms_norm@1", H100, hidden=32768).values()
+    assert found == Decline("takes hidden up to 16384; the site has 32768")
+
+
+def test_manifest_claims_what_the_catalog_holds() -> None:
+    text = files("tokenspeed_nvidia").joinpath("tokenspeed_plugin.toml").read_text()
+    provided = {entry["contract"]: entry for entry in tomllib.loads(text)["provides"]}
+    held = [f"{kernel.op}:{kernel.name}" for kernel in catalog.kernels()]
+    assert provided["kernel"]["claims"] == held
+    assert set(provided) == {"platform", "kernel"}
+
+
+def test_discovery_is_light() -> None:
+    code = (
+        "import sys\n"
+        "from tokenspeed_nvidia.catalog import kernels\n"
+        "from tokenspeed_nvidia.platform import NvidiaPlatform\n"
+        "kernels(), NvidiaPlatform().probe()\n"
+        "heavy = {'torch', 'triton', 'flashinfer', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""The plugin's kernels: what each serves and why it is chosen. Light: no torch, no triton."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite, Kernel
+from tokenspeed_sdk.contracts.probe import Accept, Decline, Verdict
+
+DTYPES = ("bfloat16", "float16", "float32")
+HALF_DTYPES = ("bfloat16", "float16")
+MAX_HIDDEN = 16384
+"""Widest row that one program keeps in registers."""
+
+RUN_ON = ("sm_90",)
+"""Instruction sets whose kernels ran on the hardware. Others are compiled only, and say so."""
+
+COMPILED_FOR = ("sm_80", "sm_86", "sm_89", "sm_100", "sm_103", "sm_120", "gfx942", "gfx950")
+
+FLASHINFER_ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
+FLASHINFER_MISSING = "flashinfer is not installed: pip install 'tokenspeed-nvidia[flashinfer]'"
+
+Refusal = str | None
+Check = Callable[[CallSite], Refusal]
+
+
+@dataclass(frozen=True)
+class LazyKernel:
+    """A kernel whose module is imported when it is bound.
+
+    Attributes:
+        binder: "module:function" below this package; the function takes the site.
+        score: of several that accept, the highest is chosen.
+        checks: each says why a site cannot be served, or None.
+    """
+
+    op: str
+    name: str
+    binder: str
+    score: int
+    checks: tuple[Check, ...]
+
+    def accept(self, site: CallSite) -> Verdict:
+        """The first check that refuses gives the reason."""
+        for check in self.checks:
+            if (refusal := check(site)) is not None:
+                return Decline(refusal)
+        arch = site.device.arch
+        ran = arch in RUN_ON
+        return Accept(
+            self.score if ran else self.score // 2,
+            f"{self.name} on {arch}" if ran else f"{self.name}, compiled for {arch}, not run on it",
+        )
+
+    def bind(self, site: CallSite) -> BoundKernel:
+        """Import the kernel and make it for the site."""
+        module, _, function = self.binder.partition(":")
+        bound: BoundKernel = getattr(import_module(f"tokenspeed_nvidia.{module}"), function)(site)
+        return bound
+
+    def pack_weight(self, site: CallSite, weight: Any) -> Any:
+        """Every kernel here takes the plain layout."""
+        return weight
+
+
+def kernels() -> tuple[Kernel, ...]:
+    """All kernels of this plugin, in the order of the manifest's claims."""
+    installed = find_spec("flashinfer") is not None
+    return (
+        _triton("embedding@1", "rows:bind_embedding"),
+        _triton("gather_rows@1", "rows:bind_gather_rows"),
+        LazyKernel("linear@1", "cublas", "kernels.linear:bind", 100, (_gpu, _dtype)),
+        _triton("rms_norm@1", "norm:bind_rms_norm", partial(_at_most, "hidden", MAX_HIDDEN)),
+        _triton("add_rms_norm@1", "norm:bind_add_rms_norm", partial(_at_most, "hidden", MAX_HIDDEN)),
+        _triton("rope@1", "rope:bind"),
+        _triton("kv_write@1", "kv_write:bind"),
+        _triton("silu_and_mul@1", "activation:bind"),
+        LazyKernel("sample@1", "triton", "kernels.sample:bind", 100, (_gpu, _triton_arch)),
+        _triton("attention_prefill@1", "attention_prefill:bind", _head_dim, _page),
+        _flashinfer("attention_prefill@1", "bind_prefill", installed),
+        _triton("attention_decode@1", "attention_decode:bind", _head_dim, _page),
+        _flashinfer("attention_decode@1", "bind_decode", installed),
+    )
+
+
+def _triton(op: str, binder: str, *checks: Check) -> LazyKernel:
+    return LazyKernel(op, "triton", f"kernels.{binder}", 100, (_gpu, _triton_arch, _dtype, *checks))
+
+
+def _flashinfer(op: str, binder: str, installed: bool) -> LazyKernel:
+    def present(site: CallSite) -> Refusal:
+        return None if installed else FLASHINFER_MISSING
+
+    checks = (_gpu, _flashinfer_arch, _flashinfer_site, present)
+    return LazyKernel(op, "flashinfer", f"kernels.flashinfer:{binder}", 80, checks)
+
+
+def _gpu(site: CallSite) -> Refusal:
+    kind = site.device.device_type
+    return None if kind == "cuda" else f"needs a device of type cuda; this one is {kind}"
+
+
+def _triton_arch(site: CallSite) -> Refusal:
+    arch = site.device.arch
+    if arch in RUN_ON or arch in COMPILED_FOR:
+        return None
+    return f"not compiled for {arch}; it is for {', '.join(RUN_ON + COMPILED_FOR)}"
+
+
+def _flashinfer_arch(site: CallSite) -> Refusal:
+    arch = site.device.arch
+    if arch in FLASHINFER_ARCHS:
+        return None
+    return f"FlashInfer has no code for {arch}; it has for {', '.join(FLASHINFER_ARCHS)}"
+
+
+def _dtype(site: CallSite) -> Refusal:
+    if site.dtype in DTYPES:
+        return None
+    return f"computes in {', '.join(DTYPES)}; the site asks for {site.dtype}"
+
+
+def _flashinfer_site(site: CallSite) -> Refusal:
+    head_dim = site.traits["head_dim"]
+    if site.dtype not in HALF_DTYPES:
+        return f"computes in {', '.join(HALF_DTYPES)}; the site asks for {site.dtype}"
+    if head_dim not in (64, 128, 256):
+        return f"takes head_dim 64, 128 or 256; the site has {head_dim}"
+    return None
+
+
+def _head_dim(site: CallSite) -> Refusal:
+    head_dim = site.traits["head_dim"]
+    if head_dim in (16, 32, 64, 128, 256):
+        return None
+    return f"takes head_dim 16, 32, 64, 128 or 256; the site has {head_dim}"
+
+
+def _page(site: CallSite) -> Refusal:
+    page = site.traits["page_size"]
+    if isinstance(page, int) and page > 0:
+        return None
+    return f"needs a page size in tokens; the site states {page}"
+
+
+def _at_most(trait: str, limit: int, site: CallSite) -> Refusal:
+    value = site.traits[trait]
+    if isinstance(value, int) and value <= limit:
+        return None
+    return f"takes {trait} up to {limit}; the site has {value}"

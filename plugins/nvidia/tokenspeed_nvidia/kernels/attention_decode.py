@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""attention_decode@1: one query per row over paged KV, the work cut evenly over the GPU.
+
+Split-KV decoding: Dao et al., Flash-Decoding, 2023; even cuts across rows of any length: Osama et
+al., Stream-K, 2023, arXiv:2301.03598. Every program reads all row lengths, lays the KV blocks of
+all (row, KV head) units end to end, and takes an equal share. So nothing about lengths is known on
+the host, and one captured launch serves every mix:
+
+    unit     |--- row 0 head 0 ---|--- row 0 head 1 ---|-- row 1 head 0 --|...
+    program  |    0    |    1    |    2    |    3    |    4    |...
+
+A unit that crosses programs leaves one partial result per program; whoever arrives last adds them
+up in program order, so the sum does not depend on who that is.
+"""
+
+# The dialect of @triton.jit bodies has no annotations beyond tl.constexpr.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import triton
+import triton.language as tl
+from tokenspeed_sdk.contracts.kernel import CallSite
+
+LOG2_E = 1.4426950408889634
+MIN_DOT_ROWS = 16
+"""Rows of the smallest matrix instruction; the query heads of a KV head fill some of them."""
+
+
+@triton.jit
+def row_blocks(length, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
+    """First KV block of a row and number of blocks; a dead row has one, all masked."""
+    first = length * 0
+    if WINDOW > 0:
+        first = tl.maximum(length - WINDOW, 0) // BLOCK_N
+    return first, tl.maximum(tl.cdiv(length, BLOCK_N) - first, 1)
+
+
+@triton.jit
+def attend_blocks(
+    queries, k_cache, v_cache, table, table_width, pages, head, length, first, last, scale_log2,
+    k_stride_p, k_stride_h, k_stride_t, v_stride_p, v_stride_h, v_stride_t,
+    WINDOW: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Online softmax over the KV blocks [first, last) of one unit: maximum, sum and output."""
+    column = tl.arange(0, WIDTH)
+    highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    output = tl.zeros([BLOCK_M, WIDTH], tl.float32)
+    for block in range(first, last):
+        token = block * BLOCK_N + tl.arange(0, BLOCK_N)
+        seen = token < length
+        if WINDOW > 0:
+            seen = seen & (token >= length - WINDOW)
+        page = tl.load(table + tl.minimum(token // PAGE, table_width - 1))
+        page = tl.minimum(tl.maximum(page, 0), pages - 1).to(tl.int64)
+        key_at = page * k_stride_p + head * k_stride_h + (token % PAGE) * k_stride_t
+        value_at = page * v_stride_p + head * v_stride_h + (token % PAGE) * v_stride_t
+        keys = tl.load(k_cache + key_at[:, None] + column[None, :], mask=seen[:, None], other=0.0)
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale_log2
+        scores = tl.where(seen[None, :], scores, float("-inf"))
+        raised = tl.maximum(highest, tl.max(scores, axis=1))
+        base = tl.where(raised == float("-inf"), 0.0, raised)
+        weights = tl.exp2(scores - base[:, None])
+        shrink = tl.exp2(highest - base)
+        total = total * shrink + tl.sum(weights, axis=1)
+        values = tl.load(
+            v_cache + value_at[:, None] + column[None, :], mask=seen[:, None], other=0.0
+        )
+        output = output * shrink[:, None]
+        output += tl.dot(weights.to(values.dtype), values, input_precision="ieee")
+        highest = raised
+    return highest, total, output
+
+
+@triton.jit
+def add_parts(
+    part_out, part_log, first, last,
+    GROUP: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """The output of a unit from the parts that the programs first..last left."""
+    row = tl.arange(0, BLOCK_M)
+    column = tl.arange(0, WIDTH)
+    used = row < GROUP
+    highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    output = tl.zeros([BLOCK_M, WIDTH], tl.float32)
+    for program in range(first, last + 1):
+        slot = (2 * program + (program == first).to(tl.int32)) * GROUP + row
+        # .cg: other multiprocessors wrote this, so not from the cache of this one
+        log = tl.load(part_log + slot, mask=used, other=0.0, cache_modifier=".cg")
+        at = part_out + slot[:, None] * WIDTH + column[None, :]
+        part = tl.load(at, mask=used[:, None], other=0.0, cache_modifier=".cg")
+        raised = tl.maximum(highest, log)
+        base = tl.where(raised == float("-inf"), 0.0, raised)
+        shrink = tl.exp2(highest - base)
+        weight = tl.exp2(log - base)
+        total = total * shrink + weight
+        output = output * shrink[:, None] + part * weight[:, None]
+        highest = raised
+    return output / tl.where(total == 0.0, 1.0, total)[:, None]
+
+
+@triton.jit
+def decode_units(
+    out, q, k_cache, v_cache, page_table, row_slot, kv_len, part_out, part_log, arrivals,
+    rows, slots, table_width, pages, scale_log2,
+    out_stride_t, out_stride_h, q_stride_t, q_stride_h, table_stride,
+    k_stride_p, k_stride_h, k_stride_t, v_stride_p, v_stride_h, v_stride_t,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
+    WINDOW: tl.constexpr, ROWS_PAD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """One program attends to an equal share of all KV blocks."""
+    program = tl.program_id(0)
+    tokens = table_width * PAGE
+    each = tl.arange(0, ROWS_PAD)
+    lengths = tl.load(kv_len + each, mask=each < rows, other=0)
+    lengths = tl.minimum(tl.maximum(lengths, 0), tokens)
+    _, counts = row_blocks(lengths, WINDOW, BLOCK_N)
+    counts = tl.where(each < rows, counts, 0) * KV_HEADS
+    ends = tl.cumsum(counts, 0)
+    total = tl.sum(counts, 0)
+    share = tl.cdiv(total, tl.num_programs(0))
+    position = tl.minimum(program * share, total)
+    stop = tl.minimum(position + share, total)
+
+    row = tl.sum((ends <= position).to(tl.int32), 0)
+    row_begin = tl.max(tl.where(ends <= position, ends, 0), 0)
+    group_row = tl.arange(0, BLOCK_M)
+    column = tl.arange(0, WIDTH)
+    used = group_row < GROUP
+    while position < stop:
+        length = tl.minimum(tl.maximum(tl.load(kv_len + row), 0), tokens)
+        slot = tl.load(row_slot + row)
+        slot = tl.minimum(tl.maximum(slot, 0), slots - 1).to(tl.int64)
+        first, count = row_blocks(length, WINDOW, BLOCK_N)
+        head = (position - row_begin) // count
+        unit_begin = row_begin + head * count
+        unit_end = unit_begin + count
+        until = tl.minimum(stop, unit_end)
+        query_row = head * GROUP + group_row
+        at = row.to(tl.int64) * q_stride_t + query_row * q_stride_h
+        queries = tl.load(q + at[:, None] + column[None, :], mask=used[:, None], other=0.0)
+        highest, weight, output = attend_blocks(
+            queries, k_cache, v_cache, page_table + slot * table_stride, table_width, pages,
+            head.to(tl.int64), length, first + position - unit_begin, first + until - unit_begin,
+            scale_log2, k_stride_p, k_stride_h, k_stride_t, v_stride_p, v_stride_h, v_stride_t,
+            WINDOW, WIDTH, PAGE, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
+        output = output / tl.where(weight == 0.0, 1.0, weight)[:, None]
+        at = row.to(tl.int64) * out_stride_t + query_row * out_stride_h
+        target = out + at[:, None] + column[None, :]
+        first_program = unit_begin // share
+        last_program = (unit_end - 1) // share
+        if first_program == last_program:
+            tl.store(target, output.to(out.dtype.element_ty), mask=used[:, None])
+        else:
+            part = (2 * program + (program == first_program).to(tl.int32)) * GROUP + group_row
+            tl.store(part_log + part, highest + tl.log2(weight), mask=used)
+            tl.store(part_out + part[:, None] * WIDTH + column[None, :], output, mask=used[:, None])
+            tl.debug_barrier()  # all threads' parts before the arrival that publishes them
+            counter = arrivals + row * KV_HEADS + head
+            arrived = tl.atomic_add(counter, 1, sem="acq_rel")
+            if arrived == last_program - first_program:
+                output = add_parts(
+                    part_out, part_log, first_program, last_program, GROUP, WIDTH, BLOCK_M
+                )
+                tl.store(target, output.to(out.dtype.element_ty), mask=used[:, None])
+                tl.store(counter, 0)  # ready for the next launch
+        position = until
+        ended = until == row_begin + count * KV_HEADS
+        row = tl.where(ended, row + 1, row)
+        row_begin = tl.where(ended, until, row_begin)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Shape of one program's work: KV tokens a block, warps, blocks in flight, programs an SM."""
+
+    block_n: int
+    warps: int
+    stages: int
+    programs: int
+
+
+def choose_tile(head_dim: int, itemsize: int) -> Tile:
+    """Blocks in flight of about 32 KiB of keys and values, two programs a multiprocessor."""
+    block_n = max(16, min(64, 16384 // (head_dim * itemsize)))
+    return Tile(block_n=block_n, warps=4, stages=3, programs=2)
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Partial results: two per program, and the arrival counters, which every launch leaves 0."""
+
+    out: torch.Tensor
+    log: torch.Tensor
+    arrivals: torch.Tensor
+
+
+@lru_cache(maxsize=None)
+def scratch(device: torch.device, programs: int, group: int, width: int, units: int) -> Scratch:
+    """Scratch that all layers share: launches of one stream follow each other.
+
+    Made at the first call of a shape, which a capture therefore warms up with.
+    """
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "attention_decode@1:triton meets a new batch shape inside a graph capture; "
+            "run the work once before capturing it"
+        )
+    parts = 2 * programs * group
+    return Scratch(
+        out=torch.empty((parts, width), dtype=torch.float32, device=device),
+        log=torch.empty((parts,), dtype=torch.float32, device=device),
+        arrivals=torch.zeros((units,), dtype=torch.int32, device=device),
+    )
+
+
+def attention_decode(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    page_table: torch.Tensor,
+    row_slot: torch.Tensor,
+    kv_len: torch.Tensor,
+    scale: float,
+    *,
+    window: int | None,
+    units: int,
+    tile: Tile | None = None,
+) -> torch.Tensor:
+    """One query per row over its pages. ``units`` is the number of multiprocessors."""
+    rows, heads, width = q.shape
+    out = torch.empty((rows, heads, width), dtype=q.dtype, device=q.device)
+    if not rows:
+        return out
+    kv_heads, page = k_cache.shape[1], k_cache.shape[2]
+    tile = tile or choose_tile(width, q.element_size())
+    group = heads // kv_heads
+    rows_pad = triton.next_power_of_2(rows)
+    table_width = page_table.shape[1]
+    blocks = rows * kv_heads * triton.cdiv(table_width * page, tile.block_n)
+    programs = min(units * tile.programs, blocks)
+    parts = scratch(q.device, units * tile.programs, group, width, rows_pad * kv_heads)
+    decode_units[(programs,)](
+        out, q, k_cache, v_cache, page_table, row_slot, kv_len,
+        parts.out, parts.log, parts.arrivals,
+        rows, page_table.shape[0], table_width, k_cache.shape[0], scale * LOG2_E,
+        out.stride(0), out.stride(1), q.stride(0), q.stride(1), page_table.stride(0),
+        k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
+        v_cache.stride(0), v_cache.stride(1), v_cache.stride(2),
+        KV_HEADS=kv_heads, GROUP=group, WIDTH=width, PAGE=page, WINDOW=window or 0,
+        ROWS_PAD=rows_pad, BLOCK_M=max(MIN_DOT_ROWS, triton.next_power_of_2(group)),
+        BLOCK_N=tile.block_n, num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    return out
+
+
+def bind(site: CallSite) -> Callable[..., torch.Tensor]:
+    window = site.traits["window"]
+    assert window is None or isinstance(window, int)
+    units = site.device.units
+
+    def call(
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        page_table: torch.Tensor,
+        row_slot: torch.Tensor,
+        kv_len: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        return attention_decode(
+            q, k_cache, v_cache, page_table, row_slot, kv_len, scale, window=window, units=units
+        )
+
+    return call

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""kv_write@1: new keys and values into their pages."""
+
+# The dialect of @triton.jit bodies has no annotations beyond tl.constexpr.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+from tokenspeed_sdk.contracts.kernel import CallSite
+
+
+@triton.jit
+def write_tokens(
+    k, v, k_cache, v_cache, page_table, token_slot, positions, slots, table_width, pages,
+    k_stride_t, k_stride_h, v_stride_t, v_stride_h, table_stride,
+    kc_stride_p, kc_stride_h, kc_stride_t, vc_stride_p, vc_stride_h, vc_stride_t,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
+    HEADS_PAD: tl.constexpr, WIDTH_PAD: tl.constexpr,
+):  # fmt: skip
+    """One token a program. What points outside its tensor is clamped into it."""
+    token = tl.program_id(0).to(tl.int64)
+    slot = tl.load(token_slot + token)
+    slot = tl.minimum(tl.maximum(slot, 0), slots - 1).to(tl.int64)
+    position = tl.maximum(tl.load(positions + token), 0)
+    entry = tl.minimum(position // PAGE, table_width - 1)
+    page = tl.load(page_table + slot * table_stride + entry)
+    page = tl.minimum(tl.maximum(page, 0), pages - 1).to(tl.int64)
+    offset = position % PAGE
+    head = tl.arange(0, HEADS_PAD)[:, None]
+    column = tl.arange(0, WIDTH_PAD)[None, :]
+    inside = (head < HEADS) & (column < WIDTH)
+    key = tl.load(k + token * k_stride_t + head * k_stride_h + column, mask=inside)
+    value = tl.load(v + token * v_stride_t + head * v_stride_h + column, mask=inside)
+    key_at = k_cache + page * kc_stride_p + head * kc_stride_h + offset * kc_stride_t + column
+    value_at = v_cache + page * vc_stride_p + head * vc_stride_h + offset * vc_stride_t + column
+    tl.store(key_at, key, mask=inside)
+    tl.store(value_at, value, mask=inside)
+
+
+def kv_write(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    page_table: torch.Tensor,
+    token_slot: torch.Tensor,
+    positions: torch.Tensor,
+) -> None:
+    """Write k and v of every token to its page."""
+    tokens, heads, width = k.shape
+    if not tokens:
+        return
+    heads_pad, width_pad = triton.next_power_of_2(heads), triton.next_power_of_2(width)
+    write_tokens[(tokens,)](
+        k, v, k_cache, v_cache, page_table, token_slot, positions,
+        page_table.shape[0], page_table.shape[1], k_cache.shape[0],
+        k.stride(0), k.stride(1), v.stride(0), v.stride(1), page_table.stride(0),
+        k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
+        v_cache.stride(0), v_cache.stride(1), v_cache.stride(2),
+        HEADS=heads, WIDTH=width, PAGE=k_cache.shape[2],
+        HEADS_PAD=heads_pad, WIDTH_PAD=width_pad,
+        num_warps=max(1, min(8, heads_pad * width_pad // 256)),
+    )  # fmt: skip
+
+
+def bind(site: CallSite) -> Callable[..., None]:
+    return kv_write

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""embedding@1 and gather_rows@1: rows of a matrix by index."""
+
+# The dialect of @triton.jit bodies has no annotations beyond tl.constexpr.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+from tokenspeed_sdk.contracts.kernel import CallSite
+
+BLOCK = 2048
+
+
+@triton.jit
+def copy_rows(
+    out, source, index, source_rows, width, out_stride, source_stride, BLOCK: tl.constexpr
+):
+    """One program copies BLOCK columns of one row; an index out of range is clamped."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < width
+    chosen = tl.load(index + row)
+    chosen = tl.minimum(tl.maximum(chosen, 0), source_rows - 1)
+    value = tl.load(source + chosen * source_stride + column, mask=inside)
+    tl.store(out + row * out_stride + column, value, mask=inside)
+
+
+def _take(source: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    width = source.shape[1]
+    out = torch.empty((index.shape[0], width), dtype=source.dtype, device=source.device)
+    if out.numel():
+        block = min(BLOCK, triton.next_power_of_2(width))
+        grid = (index.shape[0], triton.cdiv(width, block))
+        rows, stride = source.shape[0], source.stride(0)
+        copy_rows[grid](out, source, index, rows, width, out.stride(0), stride, BLOCK=block)
+    return out
+
+
+def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Rows of the table by token id."""
+    return _take(weight, ids)
+
+
+def gather_rows(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Rows of x by index."""
+    return _take(x, index)
+
+
+def bind_embedding(site: CallSite) -> Callable[..., torch.Tensor]:
+    return embedding
+
+
+def bind_gather_rows(site: CallSite) -> Callable[..., torch.Tensor]:
+    return gather_rows

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Contract ``kernel``: implementations of the public ops, chosen per call site.
+
+An entry point in ``tokenspeed.kernel`` is a zero-argument callable that returns the plugin's
+kernels. There is no global table: a model asks a resolver while it is built, and holds what it got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from tokenspeed_sdk.contracts.platform import Capabilities
+from tokenspeed_sdk.contracts.probe import Verdict
+
+Trait: TypeAlias = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """One place in one model where an op is called, with all that a choice may depend on.
+
+    Attributes:
+        op: "name@major", such as "linear@1".
+        layer: where in the model, such as "model.layers.0.self_attn.qkv_proj"; for people.
+        dtype: dtype of the activations.
+        device: capabilities of the device it will run on.
+        traits: what is fixed at this site; each op's page lists its traits.
+        role: part of the engine it belongs to; pins are per role.
+    """
+
+    op: str
+    layer: str
+    dtype: str
+    device: Capabilities
+    traits: Mapping[str, Trait] = field(default_factory=dict)
+    role: str = "main"
+
+
+class BoundKernel(Protocol):
+    """A kernel made for one call site. Called with the op's arguments; holds no mutable state."""
+
+    def __call__(self, *args: Any) -> Any: ...
+
+
+class Kernel(Protocol):
+    """One implementation of one op by one plugin."""
+
+    @property
+    def op(self) -> str: ...
+
+    @property
+    def name(self) -> str:
+        """Unique among the kernels of the op, such as "cpu" or "triton"."""
+
+    def accept(self, site: CallSite) -> Verdict:
+        """Whether it can serve the site, and how well. Pure; asks only what the site says."""
+
+    def bind(self, site: CallSite) -> BoundKernel:
+        """Make it for a site that it accepted."""
+
+    def pack_weight(self, site: CallSite, weight: Any) -> Any:
+        """Lay a loaded weight out as this kernel wants it; the result replaces it in calls.
+
+        Called once per site after loading, only for ops that take a weight of rank 2. A kernel that
+        takes the plain layout returns ``weight``.
+        """
+
+
+KernelProvider: TypeAlias = Callable[[], "tuple[Kernel, ...]"]
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What a resolver answers: the bound kernel, and how to prepare its weight."""
+
+    kernel: str
+    call: BoundKernel
+    pack_weight: Callable[[Any], Any]
+
+
+class KernelResolver(Protocol):
+    """Answers a model's questions while it is built."""
+
+    def bind(self, site: CallSite) -> Binding:
+        """The chosen kernel. LookupError names the op, the site and every refusal."""

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Layers, placements, weights: what a model file is written in."""
+
+from tokenspeed_sdk.modeling.batch import CacheView, ForwardBatch
+from tokenspeed_sdk.modeling.causal_lm import CausalLM
+from tokenspeed_sdk.modeling.config import ConfigReader
+from tokenspeed_sdk.modeling.context import BuildContext, Mesh
+from tokenspeed_sdk.modeling.graph import Graph, Step
+from tokenspeed_sdk.modeling.layer import Layer
+from tokenspeed_sdk.modeling.loader import LoadReport, load_weights
+from tokenspeed_sdk.modeling.rope import RopeConfig, read_rope
+from tokenspeed_sdk.modeling.weights import WeightError, WeightMap
+
+__all__ = [
+    "BuildContext",
+    "CacheView",
+    "CausalLM",
+    "ConfigReader",
+    "ForwardBatch",
+    "Graph",
+    "Layer",
+    "LoadReport",
+    "Mesh",
+    "RopeConfig",
+    "Step",
+    "WeightError",
+    "WeightMap",
+    "load_weights",
+    "read_rope",
+]

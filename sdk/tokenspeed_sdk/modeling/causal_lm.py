@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""The base class for authors of decoder-only language models."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import torch
+
+from tokenspeed_sdk.contracts.model import CacheGroup
+from tokenspeed_sdk.modeling.batch import ForwardBatch
+from tokenspeed_sdk.modeling.compiler import compile_graph
+from tokenspeed_sdk.modeling.context import BuildContext
+from tokenspeed_sdk.modeling.graph import Graph
+from tokenspeed_sdk.modeling.layer import Layer
+from tokenspeed_sdk.modeling.layers.embedding import Head
+from tokenspeed_sdk.modeling.rows import split_rows
+from tokenspeed_sdk.modeling.weights import WeightError, WeightMap
+
+Config = TypeVar("Config")
+
+INPUTS = ("token_ids", "positions", "rows")
+"""Values that a graph starts with: [tokens] int64, [tokens] int32, and a ``Rows``."""
+
+OUTPUT = "hidden"
+"""The value that it ends with: normalised hidden states, [tokens, hidden]."""
+
+
+class CausalLM(ABC, Generic[Config]):
+    """A model built from a graph. Satisfies the contracts ModelEntry (class) and Model (instance).
+
+    A subclass states ``architectures``, ``read_config``, ``cache_groups`` and ``define``; the
+    weight map follows from the layers, whose names are those of the checkpoint.
+
+    Attributes:
+        config: what ``read_config`` returned.
+        context: what the model was built for.
+        program: the compiled graph.
+    """
+
+    architectures: ClassVar[Sequence[str]]
+    """Names in ``architectures`` of config.json that this class serves."""
+
+    ignored_weights: ClassVar[Sequence[str]] = ()
+    """Regular expressions of checkpoint tensors that the model does not need."""
+
+    @classmethod
+    @abstractmethod
+    def read_config(cls, config: Mapping[str, Any]) -> Config:
+        """The family's own config from a parsed config.json. ValueError names field and value."""
+
+    @classmethod
+    @abstractmethod
+    def cache_groups(cls, config: Config) -> tuple[CacheGroup, ...]:
+        """The layers that keep KV, by shape and retention rule."""
+
+    @abstractmethod
+    def define(self, graph: Graph) -> Head:
+        """Add every step to the graph, from INPUTS to OUTPUT; return what makes the logits."""
+
+    @classmethod
+    def build(cls, config: Config, context: BuildContext) -> Self:
+        """Create the parameters, bind the kernels and compile the graph.
+
+        Raises:
+            GraphError: the graph is not well formed.
+            LookupError: no kernel serves a call site.
+        """
+        return cls(config, context)
+
+    def __init__(self, config: Config, context: BuildContext) -> None:
+        self.config = config
+        self.context = context
+        graph = Graph(INPUTS, OUTPUT)
+        self._head = self.define(graph)
+        self.program = compile_graph(graph, context.mesh)
+        self._run = self.program.run
+        steps = self.program.steps
+        self._layers: list[Layer] = [*dict.fromkeys(step.layer for step in steps), self._head]
+        self._prepared = False
+
+    def weight_map(self) -> WeightMap:
+        """All parameters and where they come from. Only before ``prepare``; don't keep it.
+
+        Raises:
+            WeightError: a layer holds a parameter that its ``map_weights`` does not name.
+        """
+        if self._prepared:
+            raise RuntimeError("the weights are packed; take the weight map before prepare()")
+        weights = WeightMap(self.ignored_weights)
+        for layer in self._layers:
+            layer.map_weights(weights)
+        _check_mapped(self._layers, weights)
+        return weights
+
+    def prepare(self) -> None:
+        """Let the kernels pack their weights; once, after loading.
+
+        A layer's plain weight is let go as soon as it is packed, so at most one weight is in memory
+        twice.
+        """
+        if self._prepared:
+            raise RuntimeError("prepare() packs the weights once; it was called before")
+        self._prepared = True
+        for layer in self._layers:
+            layer.pack_weights()
+
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+        """Hidden states [tokens, hidden] of a batch; writes its KV."""
+        hidden: torch.Tensor = self._run(batch.token_ids, batch.positions, split_rows(batch))
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[rows, hidden] -> [rows, vocabulary], float32."""
+        return self._head.run(hidden)
+
+
+def _check_mapped(layers: Sequence[Layer], weights: WeightMap) -> None:
+    mapped = {id(parameter) for parameter in weights.parameters.values()}
+    for layer in layers:
+        for name, value in vars(layer).items():
+            is_parameter = isinstance(value, torch.Tensor) and not name.startswith("_")
+            if is_parameter and id(value) not in mapped:
+                raise WeightError(
+                    f"layer {layer.name!r} holds a parameter {name!r} that no checkpoint tensor "
+                    f"fills; add it in map_weights, or call it _{name} if it is a constant"
+                )

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""What a model is told while it is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tokenspeed_sdk.contracts.kernel import Binding, CallSite, KernelResolver, Trait
+from tokenspeed_sdk.contracts.platform import Capabilities
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The parallel group that a model is spread over. Size 1: everything is local."""
+
+    size: int = 1
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """The device, the dtype, and whom to ask for kernels.
+
+    Attributes:
+        kernels: resolver that every layer asks once per call site.
+        device: capabilities of the device.
+        torch_device: where parameters are created.
+        dtype: dtype of parameters and activations, such as "float32".
+        max_model_len: longest sequence that will be served, in tokens.
+        page_size: tokens per KV page; the caches of every batch have it.
+    """
+
+    kernels: KernelResolver
+    device: Capabilities
+    torch_device: str
+    dtype: str
+    max_model_len: int
+    page_size: int
+    mesh: Mesh = field(default_factory=Mesh)
+    role: str = "main"
+
+    def bind(self, op: str, layer: str, **traits: Trait) -> Binding:
+        """The kernel for one call site."""
+        site = CallSite(op, layer, self.dtype, self.device, traits, self.role)
+        return self.kernels.bind(site)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Causal attention over paged KV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tokenspeed_sdk.contracts.model import CacheGroup
+from tokenspeed_sdk.modeling.context import BuildContext
+from tokenspeed_sdk.modeling.layer import Layer
+from tokenspeed_sdk.modeling.placement import Replicate, Shard
+from tokenspeed_sdk.modeling.rows import RowRange, Rows
+
+
+@dataclass(frozen=True)
+class CachePlace:
+    """Where the KV of one layer lies: cache group, and place in the group."""
+
+    group: int
+    index: int
+
+
+def cache_place(groups: Sequence[CacheGroup], layer: int) -> CachePlace:
+    """The place of a layer. ValueError: it is in no group, or in two."""
+    found = [
+        CachePlace(number, group.layers.index(layer))
+        for number, group in enumerate(groups)
+        if layer in group.layers
+    ]
+    if len(found) != 1:
+        raise ValueError(f"layer {layer} must be in exactly one cache group; it is in {len(found)}")
+    return found[0]
+
+
+class Attention(Layer):
+    """``q, k, v [tokens, heads, head_dim], rows -> [tokens, heads * head_dim]``.
+
+    Writes keys and values into the cache, then attends: decode rows, which come first in a batch,
+    with one kernel, prefill rows with the other. ``scale`` is ``head_dim ** -0.5`` unless given.
+    """
+
+    def __init__(
+        self,
+        context: BuildContext,
+        name: str,
+        *,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        cache: CachePlace,
+        scale: float | None = None,
+    ) -> None:
+        super().__init__(name, (Shard(1), Shard(1), Shard(1), Replicate()), (Shard(1),))
+        page_size = context.page_size
+        self._cache = cache
+        self._scale = head_dim**-0.5 if scale is None else scale
+        self._write = context.bind(
+            "kv_write@1", name, kv_heads=kv_heads, head_dim=head_dim, page_size=page_size
+        ).call
+        self._prefill, self._decode = (
+            context.bind(
+                op,
+                name,
+                heads=heads,
+                kv_heads=kv_heads,
+                head_dim=head_dim,
+                page_size=page_size,
+                window=None,
+            ).call
+            for op in ("attention_prefill@1", "attention_decode@1")
+        )
+
+    def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: Rows) -> torch.Tensor:
+        batch = rows.batch
+        view = batch.caches[self._cache.group]
+        cache = (view.keys[self._cache.index], view.values[self._cache.index], view.page_table)
+        self._write(k, v, *cache, batch.token_slot, batch.positions)
+        out = self._attend(q, cache, rows)
+        return out.flatten(1)
+
+    def _attend(self, q: torch.Tensor, cache: tuple[torch.Tensor, ...], rows: Rows) -> torch.Tensor:
+        if rows.prefill is None and rows.decode is not None:
+            return self._run_decode(q, cache, rows.decode)
+        if rows.decode is None and rows.prefill is not None:
+            return self._run_prefill(q, cache, rows.prefill)
+        assert rows.decode is not None
+        assert rows.prefill is not None
+        n = rows.batch.num_decode_rows
+        return torch.cat(
+            (
+                self._run_decode(q[:n], cache, rows.decode),
+                self._run_prefill(q[n:], cache, rows.prefill),
+            )
+        )
+
+    def _run_decode(
+        self, q: torch.Tensor, cache: tuple[torch.Tensor, ...], rows: RowRange
+    ) -> torch.Tensor:
+        out: torch.Tensor = self._decode(q, *cache, rows.row_slot, rows.kv_len, self._scale)
+        return out
+
+    def _run_prefill(
+        self, q: torch.Tensor, cache: tuple[torch.Tensor, ...], rows: RowRange
+    ) -> torch.Tensor:
+        out: torch.Tensor = self._prefill(
+            q, *cache, rows.row_slot, rows.query_start, rows.kv_len, self._scale
+        )
+        return out

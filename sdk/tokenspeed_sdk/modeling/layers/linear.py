@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Matrix products, with the weights of several checkpoint tensors fused where inputs are shared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from tokenspeed_sdk.modeling.context import BuildContext
+from tokenspeed_sdk.modeling.dtypes import torch_dtype
+from tokenspeed_sdk.modeling.layer import Layer
+from tokenspeed_sdk.modeling.placement import Partial, Placement, Replicate, Shard
+from tokenspeed_sdk.modeling.weights import WeightMap
+
+
+class Linear(Layer):
+    """``x [tokens, k] -> x W^T + b [tokens, n]``, whole on every rank.
+
+    Args:
+        name: name of the layer in the model.
+        k: input features.
+        n: output features. A mapping fuses several checkpoint modules that lie beside ``name``:
+            the last part of their names -> their output features, in order. Layer
+            "mlp.gate_up_proj" with {"gate_proj": i, "up_proj": i} is filled by "mlp.gate_proj"
+            and "mlp.up_proj"; a plain number by "mlp.gate_up_proj".
+        bias: whether there is one.
+    """
+
+    takes_placement: Placement = Replicate()
+    gives_placement: Placement = Replicate()
+
+    def __init__(
+        self,
+        context: BuildContext,
+        name: str,
+        *,
+        k: int,
+        n: int | Mapping[str, int],
+        bias: bool = False,
+    ) -> None:
+        super().__init__(name, (self.takes_placement,), (self.gives_placement,))
+        self._sources = {name: n} if isinstance(n, int) else _beside(name, n)
+        n = sum(self._sources.values())
+        binding = context.bind("linear@1", name, n=n, k=k, bias=bias)
+        dtype, device = torch_dtype(context.dtype), context.torch_device
+        self.weight = torch.empty(n, k, dtype=dtype, device=device)
+        self.bias = torch.empty(n, dtype=dtype, device=device) if bias else None
+        self._linear = binding.call
+        self._pack = binding.pack_weight
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self._linear(x, self.weight, self.bias)
+        return out
+
+    def map_weights(self, weights: WeightMap) -> None:
+        self._map(weights, "weight", self.weight)
+        if self.bias is not None:
+            self._map(weights, "bias", self.bias)
+
+    def pack_weights(self) -> None:
+        self.weight = self._pack(self.weight)
+
+    def _map(self, weights: WeightMap, kind: str, parameter: torch.Tensor) -> None:
+        sources = {f"{module}.{kind}": rows for module, rows in self._sources.items()}
+        weights.add(f"{self.name}.{kind}", parameter, sources)
+
+
+def _beside(name: str, parts: Mapping[str, int]) -> dict[str, int]:
+    """Full checkpoint module names of the parts of a fused weight."""
+    parent = name.rpartition(".")[0]
+    return {f"{parent}.{part}".lstrip("."): rows for part, rows in parts.items()}
+
+
+class ColumnLinear(Linear):
+    """A linear whose output features are spread over the ranks."""
+
+    gives_placement = Shard(1)
+
+
+class RowLinear(Linear):
+    """A linear whose input features are spread over the ranks; their outputs add up."""
+
+    takes_placement = Shard(1)
+    gives_placement = Partial()

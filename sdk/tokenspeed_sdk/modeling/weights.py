@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Which checkpoint tensor fills which part of which parameter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+
+class WeightError(ValueError):
+    """A checkpoint and a model that do not fit; names tensors and parameters."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows [start, start + rows) of a parameter."""
+
+    parameter: str
+    start: int
+    rows: int
+
+
+@dataclass
+class WeightMap:
+    """All parameters of a model, and where each part of them comes from.
+
+    The map holds the parameters: drop it before ``prepare``, so that plain weights are freed as
+    they are packed.
+
+    Attributes:
+        ignored: regular expressions of checkpoint tensors that the model does not need; each must
+            match a whole name.
+        parameters: parameter name -> the tensor to fill.
+        slices: checkpoint tensor name -> the part that it fills.
+        ties: name of a tied tensor -> name of the one whose content it shares.
+    """
+
+    ignored: Sequence[str] = ()
+    parameters: dict[str, torch.Tensor] = field(default_factory=dict)
+    slices: dict[str, Slice] = field(default_factory=dict)
+    ties: dict[str, str] = field(default_factory=dict)
+
+    def add(
+        self, name: str, parameter: torch.Tensor, sources: Mapping[str, int] | None = None
+    ) -> None:
+        """Add a parameter.
+
+        Args:
+            name: its name; also the checkpoint tensor that fills it when ``sources`` is None.
+            parameter: at least rank 1.
+            sources: checkpoint tensor name -> rows, for one that several tensors fill in order.
+
+        Raises:
+            WeightError: the name or a source is in the map already, or the rows do not add up.
+        """
+        rows = parameter.shape[0]
+        sources = {name: rows} if sources is None else sources
+        if name in self.parameters:
+            raise WeightError(f"parameter {name!r} is mapped twice; give each layer its own name")
+        if sum(sources.values()) != rows:
+            raise WeightError(f"parameter {name!r} has {rows} rows; its sources have {sources}")
+        self.parameters[name] = parameter
+        start = 0
+        for source, count in sources.items():
+            if source in self.slices:
+                raise WeightError(
+                    f"checkpoint tensor {source!r} fills {self.slices[source].parameter!r} and "
+                    f"{name!r}; tie the parameters instead"
+                )
+            self.slices[source] = Slice(name, start, count)
+            start += count
+
+    def tie(self, name: str, to: str) -> None:
+        """State that tensor ``name`` is the same as ``to``: either fills the parameter.
+
+        Raises:
+            WeightError: nothing is filled by ``to``, or ``name`` fills a parameter of its own.
+        """
+        if to not in self.slices or name in self.slices:
+            raise WeightError(
+                f"{name!r} cannot be tied to {to!r}: add the parameter that {to!r} fills first, "
+                f"and none for {name!r}"
+            )
+        self.ties[name] = to
+
+    def target(self, source: str) -> torch.Tensor:
+        """The part of a parameter that a checkpoint tensor fills, as a view."""
+        part = self.slices[source]
+        return self.parameters[part.parameter].narrow(0, part.start, part.rows)
+
+    def ignores(self, name: str) -> bool:
+        """Whether a checkpoint tensor is known not to matter."""
+        return any(re.fullmatch(pattern, name) for pattern in self.ignored)

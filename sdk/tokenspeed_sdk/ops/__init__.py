@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""The public ops: what a model may call, and what a kernel must compute.
+
+Each op is one function in plain torch: its signature, its argument checks and its naive definition.
+That reference is the oracle of every kernel, never a fast path. Letters in shapes: T query tokens,
+R rows, E rows that sample, S2 slots + 2 (slot 0 and the last one are nobody's), M pages per row at
+most, P pages + 1 (page 0 is the null page), H hidden size, D head size.
+
+References compute in float32, in float64 when the inputs are float64, and round once at the end.
+Tensors may have any strides with a unit last one. Slot 0, the last slot and page 0 may be read and
+written freely by padded rows.
+"""
+
+from tokenspeed_sdk.ops.activation import silu_and_mul
+from tokenspeed_sdk.ops.attention import attention_decode, attention_prefill
+from tokenspeed_sdk.ops.catalog import OPS
+from tokenspeed_sdk.ops.embedding import embedding
+from tokenspeed_sdk.ops.gather import gather_rows
+from tokenspeed_sdk.ops.kv_write import kv_write
+from tokenspeed_sdk.ops.linear import linear
+from tokenspeed_sdk.ops.norm import add_rms_norm, rms_norm
+from tokenspeed_sdk.ops.op import Op
+from tokenspeed_sdk.ops.reference import ReferenceResolver
+from tokenspeed_sdk.ops.rope import rope
+from tokenspeed_sdk.ops.sample import sample
+
+__all__ = [
+    "OPS",
+    "Op",
+    "ReferenceResolver",
+    "add_rms_norm",
+    "attention_decode",
+    "attention_prefill",
+    "embedding",
+    "gather_rows",
+    "kv_write",
+    "linear",
+    "rms_norm",
+    "rope",
+    "sample",
+    "silu_and_mul",
+]

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""All public ops by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tokenspeed_sdk.ops.activation import SILU_AND_MUL
+from tokenspeed_sdk.ops.attention import ATTENTION_DECODE, ATTENTION_PREFILL
+from tokenspeed_sdk.ops.embedding import EMBEDDING
+from tokenspeed_sdk.ops.gather import GATHER_ROWS
+from tokenspeed_sdk.ops.kv_write import KV_WRITE
+from tokenspeed_sdk.ops.linear import LINEAR
+from tokenspeed_sdk.ops.norm import ADD_RMS_NORM, RMS_NORM
+from tokenspeed_sdk.ops.op import Op
+from tokenspeed_sdk.ops.rope import ROPE
+from tokenspeed_sdk.ops.sample import SAMPLE
+
+OPS: Mapping[str, Op] = MappingProxyType(
+    {
+        op.name: op
+        for op in (
+            EMBEDDING,
+            LINEAR,
+            RMS_NORM,
+            ADD_RMS_NORM,
+            ROPE,
+            KV_WRITE,
+            ATTENTION_PREFILL,
+            ATTENTION_DECODE,
+            SILU_AND_MUL,
+            GATHER_ROWS,
+            SAMPLE,
+        )
+    }
+)
+"""Name, such as "linear@1", to op."""

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""The OpenAI client against the whole chain: gateway, front, engine, real weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+
+MODEL = "SmolLM2-135M-Instruct"
+PARIS = [{"role": "user", "content": "What is the capital of France?"}]
+STORY = [{"role": "user", "content": "Tell me a short story about a robot that learns to paint."}]
+
+
+def ask(client: openai.OpenAI, messages: list[dict[str, str]], **options: Any) -> Any:
+    options = {"temperature": 0, "max_tokens": 48, **options}
+    return client.chat.completions.create(model=MODEL, messages=messages, **options)
+
+
+def streamed(client: openai.OpenAI, messages: list[dict[str, str]], **options: Any) -> list[Any]:
+    usage = {"include_usage": True}
+    return list(ask(client, messages, stream=True, stream_options=usage, **options))
+
+
+def text_of(chunks: list[Any]) -> str:
+    return "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+
+
+def test_chat_answers(client: openai.OpenAI) -> None:
+    answer = ask(client, PARIS)
+    assert "Paris" in answer.choices[0].message.content
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.prompt_tokens == 37
+    assert 1 < answer.usage.completion_tokens < 48
+    assert answer.usage.total_tokens == 37 + answer.usage.completion_tokens
+
+
+def test_stream_says_the_same_in_pieces(client: openai.OpenAI) -> None:
+    whole = ask(client, STORY)
+    chunks = streamed(client, STORY)
+    assert text_of(chunks) == whole.choices[0].message.content
+    assert sum(bool(c.choices and c.choices[0].delta.content) for c in chunks) > 20
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "length"
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 48
+
+
+@pytest.mark.parametrize("first_words", [1, 4, 9])
+@pytest.mark.parametrize("stream", [False, True])
+def test_stop_string_ends_the_answer(client: openai.OpenAI, first_words: int, stream: bool) -> None:
+    """The string starts and ends inside words, so it lies across tokens and chunks."""
+    free = ask(client, STORY).choices[0].message.content
+    words = free.split(" ")
+    start = len(" ".join(words[:first_words])) - 2
+    stop = free[start : start + 7]
+    expected = free[: free.index(stop)]
+    if stream:
+        chunks = streamed(client, STORY, stop=[stop])
+        text, usage = text_of(chunks), chunks[-1].usage
+    else:
+        answer = ask(client, STORY, stop=["not in the answer", stop])
+        text, usage = answer.choices[0].message.content, answer.usage
+        assert answer.choices[0].finish_reason == "stop"
+    assert text == expected
+    assert usage.completion_tokens < 48, "the engine went on after the stop string"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_stop_string_inside_multibyte_text(client: openai.OpenAI, stream: bool) -> None:
+    """Each of these characters takes several tokens; the model goes on with the pattern."""
+    options: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 40}
+    prompt = "🌉🦊🌉🦊🌉🦊🌉🦊🌉🦊🌉🦊🌉🦊"
+    free = client.completions.create(prompt=prompt, **options).choices[0].text
+    assert "🌉🦊" in free, "the prompt no longer leads to multi-byte text"
+    stop = "🦊🌉"
+    if stream:
+        chunks = client.completions.create(prompt=prompt, stop=[stop], stream=True, **options)
+        text = "".join(c.choices[0].text for c in chunks if c.choices)
+    else:
+        text = client.completions.create(prompt=prompt, stop=[stop], **options).choices[0].text
+    assert text == free[: free.index(stop)]
+    assert "\ufffd" not in text
+
+
+def test_two_answers_to_one_prompt(client: openai.OpenAI) -> None:
+    sampled = ask(client, STORY, n=2, temperature=1, seed=5)
+    texts = [choice.message.content for choice in sampled.choices]
+    assert [choice.index for choice in sampled.choices] == [0, 1]
+    assert texts[0] != texts[1]
+    assert sampled.usage.completion_tokens > 48  # of both
+    greedy = ask(client, PARIS, n=2)
+    assert greedy.choices[0].message.content == greedy.choices[1].message.content
+
+
+def test_seed_repeats_a_sampled_answer(client: openai.OpenAI) -> None:
+    def sample(seed: int) -> str:
+        return str(ask(client, STORY, temperature=1, seed=seed).choices[0].message.content)
+
+    assert sample(11) == sample(11)
+    assert sample(11) != sample(12)
+    assert ask(client, STORY, temperature=1, seed=11, n=2).choices[0].message.content == sample(11)
+
+
+def test_completions_and_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == [MODEL]
+    answer = client.completions.create(
+        model=MODEL, prompt="The capital of France is", max_tokens=8, temperature=0
+    )
+    assert "Paris" in answer.choices[0].text
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_max_tokens_is_clamped_to_what_fits(client: openai.OpenAI) -> None:
+    answer = ask(client, PARIS, max_tokens=1_000_000)
+    assert answer.choices[0].finish_reason == "stop"

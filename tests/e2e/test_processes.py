@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Processes of a server: how fast they start, what they import, and that they end together."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import openai
+import psutil
+import pytest
+from tokenspeed.bench.served import served
+
+MODEL = "SmolLM2-135M-Instruct"
+
+
+def hello(url: str) -> str:
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    answer = client.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": "Hello"}], max_tokens=8, temperature=0
+    )
+    return str(answer.choices[0].message.content)
+
+
+def test_first_token_comes_within_ten_seconds(demo_folder: Path) -> None:
+    start = time.monotonic()
+    with served(str(demo_folder)) as server:
+        assert hello(server.url)
+        assert time.monotonic() - start <= 10
+        output = "".join(server.output)
+    assert output.count("http://") == 1, "the curl line holds the only URL"
+    assert output.rstrip().splitlines()[-1].startswith("curl http://127.0.0.1:")
+
+
+def test_front_and_engine_do_not_import_transformers(
+    demo_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every import of every process is logged by the interpreter itself."""
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    with served(str(demo_folder)) as server:
+        hello(server.url)
+    imported = set(re.findall(r"^import time:.*\|\s+([\w.]+)$", "".join(server.output), re.M))
+    assert {"torch", "tokenspeed.engine.loop", "tokenspeed.front.server"} <= imported
+    assert not {name for name in imported if name.partition(".")[0] == "transformers"}
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "engine"])
+def test_no_process_outlives_a_kill(demo_folder: Path, victim: str) -> None:
+    with served(str(demo_folder)) as server:
+        parent = psutil.Process(server.process.pid)
+        family = [parent, *parent.children(recursive=True)]
+        assert len(family) == 4
+        engine = next(p for p in family if "tokenspeed.engine" in p.cmdline())
+        os.kill((parent if victim == "supervisor" else engine).pid, 9)
+        _, alive = psutil.wait_procs(family, timeout=10)
+        assert not alive
+    if victim == "engine":
+        last = "".join(server.output).rstrip().splitlines()[-1]
+        assert "engine failed: killed by SIGKILL" in last
+        assert server.process.returncode == 1
+
+
+def test_ctrl_c_ends_in_order(demo_folder: Path) -> None:
+    with served(str(demo_folder)) as server:
+        family: list[Any] = psutil.Process(server.process.pid).children(recursive=True)
+    assert server.process.returncode == 0
+    assert not psutil.wait_procs(family, timeout=1)[1]
+    assert "Traceback" not in "".join(server.output)

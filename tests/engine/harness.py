@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""An engine in this process: the real scheduler, executor and loop, with a scripted mailbox."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenspeed_models.llama import LlamaForCausalLM
+from tokenspeed_sdk.contracts.platform import Device
+from tokenspeed_sdk.modeling import BuildContext, load_weights
+from tokenspeed_sdk.ops import ReferenceResolver
+
+from tokenspeed._scheduler import CacheGroupConfig, Config, Finish, Scheduler
+from tokenspeed.cache.slab import Slab
+from tokenspeed.engine.buffers import Limits
+from tokenspeed.engine.executor import Executor
+from tokenspeed.engine.loop import EngineLoop
+from tokenspeed.messages import EngineInput, EngineOutput, Sampling, Submit
+
+GREEDY = Sampling(0.0, -1, 1.0, 0.0, 0)
+CONTEXT = 256
+
+
+@dataclass
+class Answer:
+    """What came back for one request."""
+
+    tokens: list[int] = field(default_factory=list)
+    finish: Finish = Finish.NONE
+    cached_tokens: int = -1
+    updates_after_finish: int = 0
+
+
+@dataclass
+class ScriptedMailbox:
+    """Stands in for the socket: asks ``script`` for the next input at every step.
+
+    Attributes:
+        script: called with the number of the step and all answers so far; None means: when all
+            requests are over, stop.
+    """
+
+    script: Callable[[int, dict[int, Answer]], EngineInput | None]
+    answers: dict[int, Answer] = field(default_factory=dict)
+    outputs: list[EngineOutput] = field(default_factory=list)
+    step: int = 0
+
+    def receive(self, timeout_ms: int | None) -> list[EngineInput]:
+        """The script's next input; a stop when the engine would wait for ever and nothing comes."""
+        message = self.script(self.step, self.answers)
+        self.step += 1
+        if message is not None:
+            return [message]
+        return [EngineInput(stop=True)] if timeout_ms is None else []
+
+    def send(self, output: EngineOutput) -> None:
+        """Take the output apart as the front would."""
+        self.outputs.append(output)
+        starts = np.frombuffer(output.token_start, np.int32)
+        tokens = np.frombuffer(output.tokens, np.int32)
+        finish = np.frombuffer(output.finish, np.uint8)
+        cached = np.frombuffer(output.cached_tokens, np.int32)
+        for i, request in enumerate(np.frombuffer(output.request, np.uint64)):
+            answer = self.answers.setdefault(int(request), Answer())
+            answer.updates_after_finish += answer.finish != Finish.NONE
+            answer.tokens += tokens[starts[i] : starts[i + 1]].tolist()
+            answer.finish = Finish(int(finish[i]))
+            answer.cached_tokens = int(cached[i])
+
+
+@dataclass
+class Engine:
+    """Everything that a test may look at."""
+
+    scheduler: Scheduler
+    executor: Executor
+    folder: Path
+
+    def run(
+        self, script: Callable[[int, dict[int, Answer]], EngineInput | None]
+    ) -> ScriptedMailbox:
+        """Run the loop until the script has nothing more and the engine is idle."""
+        mailbox = ScriptedMailbox(script)
+        EngineLoop(self.scheduler, self.executor, mailbox).run()
+        return mailbox
+
+
+@contextmanager
+def engine(
+    folder: Path,
+    device: Device,
+    *,
+    pages: int = 128,
+    page_size: int = 4,
+    max_seqs: int = 8,
+    max_step_tokens: int = 64,
+    prefix_cache: bool = True,
+) -> Iterator[Engine]:
+    """A tiny engine on references; float64 would hide nothing, float32 is what serves."""
+    raw = json.loads((folder / "config.json").read_text())
+    config = LlamaForCausalLM.read_config(raw)
+    context = BuildContext(
+        kernels=ReferenceResolver(),
+        device=device.capabilities,
+        torch_device=device.torch_device,
+        dtype="float32",
+        max_model_len=CONTEXT,
+        page_size=page_size,
+    )
+    model = LlamaForCausalLM.build(config, context)
+    load_weights(model.weight_map(), folder)
+    model.prepare()
+    groups = LlamaForCausalLM.cache_groups(config)
+    slab = Slab(device, groups, page_size, pages, "float32")
+    max_model_len = min(CONTEXT, pages * page_size)
+    limits = Limits(max_seqs, max_step_tokens, len(groups), -(-max_model_len // page_size))
+    executor = Executor(
+        model, device, context, [slab.layers(g) for g in groups], limits, config.vocab
+    )
+    scheduler = Scheduler(
+        Config(
+            groups=[CacheGroupConfig("full", page_size)],
+            num_pages=pages,
+            max_seqs=max_seqs,
+            max_model_len=max_model_len,
+            max_step_tokens=max_step_tokens,
+            prefix_cache=prefix_cache,
+        )
+    )
+    yield Engine(scheduler, executor, folder)
+    executor.close()
+
+
+def submit(
+    request: int,
+    tokens: Sequence[int],
+    max_new_tokens: int,
+    stop_ids: Sequence[int] = (),
+    sampling: Sampling = GREEDY,
+) -> Submit:
+    """A request without a deadline."""
+    prompt = np.asarray(tokens, np.int32).tobytes()
+    return Submit(request, prompt, max_new_tokens, list(stop_ids), sampling)
+
+
+def all_at_once(
+    submits: Sequence[Submit],
+) -> Callable[[int, dict[int, Answer]], EngineInput | None]:
+    """A script that sends everything with the first step."""
+    return lambda step, _: EngineInput(submits=list(submits)) if step == 0 else None
+
+
+@torch.inference_mode()
+def greedy(folder: Path, prompt: Sequence[int], count: int) -> list[int]:
+    """The oracle: Transformers, one request alone, without a cache of ours."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ids = torch.tensor([list(prompt)])
+    for _ in range(count):
+        ids = torch.cat((ids, model(ids).logits[:, -1:].argmax(-1)), 1)
+    return ids[0, len(prompt) :].tolist()

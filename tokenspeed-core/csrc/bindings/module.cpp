@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+// SPDX-FileCopyrightText: The TokenSpeed authors
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "bindings/arrays.h"
+#include "bindings/plan_buffers.h"
+#include "bindings/values.h"
+#include "schedule/scheduler.h"
+
+// The binding: flat data crosses, owners never do. tokenspeed/_scheduler.pyi is its interface.
+// All calls are short, so none releases the GIL.
+namespace tokenspeed::bindings {
+namespace {
+
+using Strings = std::tuple<std::string, std::string, std::string>;
+
+SubmitResult submit(Scheduler& scheduler, RequestId request, nb::handle tokens,
+                    int max_new_tokens, nb::handle stop_ids, Namespace ns,
+                    std::int64_t deadline_ms, std::int64_t /*now_ms*/) {
+  const Array<const TokenId> prompt(tokens, "tokens", 1);
+  const Array<const TokenId> stops(stop_ids, "stop_ids", 1);
+  return scheduler.submit({request, prompt.span(), max_new_tokens, stops.span(), ns, deadline_ms});
+}
+
+void commit(Scheduler& scheduler, std::int64_t step, nb::handle num_tokens, nb::handle tokens,
+            nb::handle failed) {
+  const Array<const std::int32_t> counts(num_tokens, "num_tokens", 1);
+  const Array<const TokenId> ids(tokens, "tokens", 2);
+  const Array<const std::uint8_t> failures(failed, "failed", 1);
+  scheduler.commit(step, {counts.span(), ids.span(), failures.span()});
+}
+
+std::vector<Strings> take_rejected_events(Scheduler& scheduler) {
+  std::vector<Strings> rows;
+  for (const RejectedEvent& event : scheduler.take_rejected_events()) {
+    rows.emplace_back(std::to_string(event.request), event.state, event.event);
+  }
+  return rows;
+}
+
+std::vector<Strings> transition_table() {
+  using Table = fsm::Transitions;
+  std::vector<Strings> rows;
+  for (const fsm::TableRow& row : Table::rows) {
+    std::string_view outcome = Table::state_names[row.next];
+    if (row.kind != fsm::OutcomeKind::TO) {
+      outcome = row.kind == fsm::OutcomeKind::IGNORE ? "ignore" : "reject";
+    }
+    rows.emplace_back(Table::state_names[row.state], Table::event_names[row.event], outcome);
+  }
+  return rows;
+}
+
+void bind_scheduler(nb::module_& m) {
+  nb::class_<Scheduler>(m, "Scheduler")
+      .def(nb::init<const Config&>(), nb::arg("config"))
+      .def("submit", &submit, nb::arg("request"), nb::arg("tokens"), nb::kw_only(),
+           nb::arg("max_new_tokens"), nb::arg("stop_ids"), nb::arg("namespace") = 0,
+           nb::arg("deadline_ms") = 0, nb::arg("now_ms"))
+      .def("abort", &Scheduler::abort, nb::arg("request"))
+      .def("plan",
+           [](Scheduler& scheduler, std::int64_t now_ms, const PlanBuffers& buffers) {
+             return scheduler.plan(now_ms, buffers.view());
+           },
+           nb::arg("now_ms"), nb::arg("buffers"))
+      .def("commit", &commit, nb::arg("step"), nb::arg("num_tokens"), nb::arg("tokens"),
+           nb::arg("failed"))
+      .def("take_updates", &Scheduler::take_updates)
+      .def("take_rejected_events", &take_rejected_events)
+      .def("has_work", &Scheduler::has_work)
+      .def("ledger", &Scheduler::ledger)
+      .def("gauges", &Scheduler::gauges)
+      .def("counters", [](const Scheduler& scheduler) { return Counters(scheduler.counters()); })
+      .def("reset_prefix_cache", &Scheduler::reset_prefix_cache);
+}
+
+}  // namespace
+}  // namespace tokenspeed::bindings
+
+NB_MODULE(_scheduler, m) {
+#ifndef TOKENSPEED_LEAK_WARNINGS
+  nanobind::set_leak_warnings(false);  // a scheduler that lives until exit is no mistake
+#endif
+  m.doc() = "The C++ control plane: flat data in, flat data out.";
+  tokenspeed::bindings::bind_values(m);
+  tokenspeed::bindings::bind_plan_buffers(m);
+  tokenspeed::bindings::bind_scheduler(m);
+  m.def("transition_table", &tokenspeed::bindings::transition_table);
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT
+// SPDX-FileCopyrightText: The TokenSpeed authors
+#include "bindings/values.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "schedule/scheduler.h"
+
+namespace tokenspeed::bindings {
+namespace {
+
+namespace nb = nanobind;
+
+void bind_enums(nb::module_& m) {
+  nb::enum_<Finish>(m, "Finish", nb::is_arithmetic())
+      .value("NONE", Finish::NONE)
+      .value("STOP", Finish::STOP)
+      .value("LENGTH", Finish::LENGTH)
+      .value("ABORTED", Finish::ABORTED)
+      .value("EXPIRED", Finish::EXPIRED)
+      .value("FAILED", Finish::FAILED);
+  nb::enum_<RowFlag>(m, "RowFlag", nb::is_arithmetic(), nb::is_flag())
+      .value("EMITS", RowFlag::EMITS)
+      .value("DECODE", RowFlag::DECODE)
+      .value("NEW_TENANT", RowFlag::NEW_TENANT);
+  nb::enum_<Rejection>(m, "Rejection", nb::is_arithmetic())
+      .value("ACCEPTED", Rejection::ACCEPTED)
+      .value("DUPLICATE_ID", Rejection::DUPLICATE_ID)
+      .value("EMPTY_PROMPT", Rejection::EMPTY_PROMPT)
+      .value("NEVER_FITS", Rejection::NEVER_FITS)
+      .value("TOO_LONG", Rejection::TOO_LONG);
+}
+
+void bind_config(nb::module_& m) {
+  nb::class_<CacheGroupConfig>(m, "CacheGroupConfig")
+      .def("__init__",
+           [](CacheGroupConfig* self, std::string kind, int page_size) {
+             new (self) CacheGroupConfig{std::move(kind), page_size};
+           },
+           nb::arg("kind"), nb::arg("page_size"))
+      .def_ro("kind", &CacheGroupConfig::kind)
+      .def_ro("page_size", &CacheGroupConfig::page_size);
+
+  const Config defaults;
+  nb::class_<Config>(m, "Config")
+      .def("__init__",
+           [](Config* self, std::vector<CacheGroupConfig> groups, int num_pages, int max_seqs,
+              int max_model_len, int max_step_tokens, double prefill_share, bool prefix_cache,
+              int max_wait_steps, int max_row_tokens, int hash_bits) {
+             Config config{std::move(groups), num_pages,     max_seqs,     max_model_len,
+                           max_step_tokens,   prefill_share, prefix_cache, max_wait_steps,
+                           max_row_tokens,    hash_bits};
+             check(config);
+             new (self) Config(std::move(config));
+           },
+           nb::kw_only(), nb::arg("groups"), nb::arg("num_pages"), nb::arg("max_seqs"),
+           nb::arg("max_model_len"), nb::arg("max_step_tokens"),
+           nb::arg("prefill_share") = defaults.prefill_share,
+           nb::arg("prefix_cache") = defaults.prefix_cache,
+           nb::arg("max_wait_steps") = defaults.max_wait_steps,
+           nb::arg("max_row_tokens") = defaults.max_row_tokens,
+           nb::arg("hash_bits") = defaults.hash_bits);
+}
+
+void bind_plan(nb::module_& m) {
+  nb::class_<SubmitResult>(m, "SubmitResult")
+      .def_ro("rejection", &SubmitResult::rejection)
+      .def_ro("needed", &SubmitResult::needed)
+      .def_ro("available", &SubmitResult::available);
+  nb::class_<PlanSummary>(m, "Plan")
+      .def_ro("step", &PlanSummary::step)
+      .def_ro("num_rows", &PlanSummary::num_rows)
+      .def_ro("num_decode_rows", &PlanSummary::num_decode_rows)
+      .def_ro("num_tokens", &PlanSummary::num_tokens)
+      .def_ro("num_emits", &PlanSummary::num_emits)
+      .def_prop_ro("num_deltas",
+                   [](const PlanSummary& plan) { return std::vector<int>{plan.num_deltas}; })
+      .def_ro("digest", &PlanSummary::digest);
+}
+
+// A column is a read-only view that keeps the whole object alive.
+template <auto Member>
+void add_column(nb::class_<UpdateColumns>& type, const char* name) {
+  using Value = typename std::remove_cvref_t<decltype(std::declval<UpdateColumns>().*Member)>::value_type;
+  type.def_prop_ro(name, [](nb::handle self) {
+    const auto& column = nb::cast<const UpdateColumns&>(self).*Member;
+    return nb::ndarray<nb::numpy, const Value, nb::ndim<1>>(column.data(), {column.size()}, self);
+  });
+}
+
+void bind_updates(nb::module_& m) {
+  nb::class_<UpdateColumns> updates(m, "Updates");
+  add_column<&UpdateColumns::request>(updates, "request");
+  add_column<&UpdateColumns::token_start>(updates, "token_start");
+  add_column<&UpdateColumns::tokens>(updates, "tokens");
+  add_column<&UpdateColumns::finish>(updates, "finish");
+  add_column<&UpdateColumns::stop_token>(updates, "stop_token");
+  add_column<&UpdateColumns::cached_tokens>(updates, "cached_tokens");
+}
+
+void bind_observations(nb::module_& m) {
+  nb::class_<Ledger>(m, "Ledger")
+      .def_ro("total", &Ledger::total)
+      .def_ro("free", &Ledger::free)
+      .def_ro("cached", &Ledger::cached)
+      .def_ro("active", &Ledger::active)
+      .def_ro("in_transfer", &Ledger::in_transfer)
+      .def_ro("balanced", &Ledger::balanced)
+      .def_ro("detail", &Ledger::detail);
+  nb::class_<Gauges>(m, "Gauges")
+      .def_ro("running", &Gauges::running)
+      .def_ro("waiting", &Gauges::waiting)
+      .def_ro("draining", &Gauges::draining)
+      .def_ro("free_pages", &Gauges::free_pages)
+      .def_ro("cached_pages", &Gauges::cached_pages)
+      .def_ro("total_pages", &Gauges::total_pages)
+      .def_ro("waiting_tokens", &Gauges::waiting_tokens);
+  nb::class_<Counters>(m, "Counters")
+      .def_ro("steps", &Counters::steps)
+      .def_ro("prompt_tokens", &Counters::prompt_tokens)
+      .def_ro("cached_tokens", &Counters::cached_tokens)
+      .def_ro("output_tokens", &Counters::output_tokens)
+      .def_ro("retractions", &Counters::retractions)
+      .def_ro("evictions", &Counters::evictions)
+      .def_ro("ignored_events", &Counters::ignored_events)
+      .def_ro("rejected_events", &Counters::rejected_events)
+      .def_ro("prefix_waits", &Counters::prefix_waits);
+}
+
+}  // namespace
+
+void bind_values(nb::module_& m) {
+  bind_enums(m);
+  bind_config(m);
+  bind_plan(m);
+  bind_updates(m);
+  bind_observations(m);
+}
+
+}  // namespace tokenspeed::bindings

@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Tests of the front, without weights and without the compiled scheduler."""

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""The published gateway in front of our service, as in a server."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+from click.testing import CliRunner
+from tokenizers import Tokenizer
+from tokenspeed.cli.chat import chat
+from tokenspeed.messages import Rejected, Submit
+
+from .conftest import EOS, Front, eventually
+
+
+@dataclass
+class Server:
+    front: Front
+    url: str
+    client: openai.AsyncOpenAI
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+async def server(front: Front) -> AsyncIterator[Server]:
+    port, metrics_port = free_port(), free_port()
+    command = [sys.executable, "-m", "smg", "launch", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)]
+    command += ["--worker-urls", f"grpc://127.0.0.1:{front.port}", "--policy", "passthrough"]
+    command += ["--worker-startup-check-interval", "1", "--shutdown-grace-period-secs", "0"]
+    command += ["--log-level", "error", "--disable-retries", "--disable-circuit-breaker"]
+    gateway = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        await _until_ready(url, gateway)
+        async with openai.AsyncOpenAI(
+            base_url=f"{url}/v1", api_key="none", max_retries=0
+        ) as client:
+            yield Server(front, url, client)
+    finally:
+        gateway.terminate()
+        try:
+            gateway.wait(10)
+        except subprocess.TimeoutExpired:
+            gateway.kill()
+            gateway.wait()
+
+
+async def _until_ready(url: str, gateway: subprocess.Popen[bytes]) -> None:
+    async with aiohttp.ClientSession() as http, asyncio.timeout(20):
+        while True:
+            assert gateway.poll() is None, "the gateway ended"
+            try:
+                async with http.get(f"{url}/readiness") as response:
+                    if response.status == 200:
+                        return
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.05)
+
+
+def say(tokenizer: Tokenizer, text: str, chunk: int = 1, *, end: bool = True) -> Any:
+    """A script that answers with a text, some tokens a step."""
+    ids = [*tokenizer.encode(text).ids, *([EOS] if end else [])]
+
+    def script(submit: Submit) -> Iterator[list[int]]:
+        for start in range(0, len(ids), chunk):
+            yield ids[start : start + chunk]
+        yield from itertools.repeat([10])
+
+    return script
+
+
+MESSAGES: Any = [{"role": "user", "content": "hello"}]
+
+
+async def ask(server: Server, **options: Any) -> Any:
+    return await server.client.chat.completions.create(model="tiny", messages=MESSAGES, **options)
+
+
+async def streamed(server: Server, **options: Any) -> tuple[str, str | None]:
+    text, reason = "", None
+    async for event in await ask(server, stream=True, **options):
+        for choice in event.choices:
+            text += choice.delta.content or ""
+            reason = choice.finish_reason or reason
+    return text, reason
+
+
+async def test_answers(server: Server, tokenizer: Tokenizer) -> None:
+    """One gateway for all: starting it takes longer than all of these."""
+    engine = server.front.engine
+    engine.script = say(tokenizer, "hello wörld 🙂")
+    whole = await ask(server)
+    assert whole.choices[0].message.content == "hello wörld 🙂"
+    assert whole.choices[0].finish_reason == "stop"
+    assert whole.usage.prompt_tokens_details.cached_tokens == 3
+    assert whole.usage.completion_tokens == len(tokenizer.encode("hello wörld 🙂").ids) + 1
+    assert engine.submits[-1].sampling.top_k == 40, "the model's default reaches the engine"
+    assert await streamed(server) == ("hello wörld 🙂", "stop")
+
+    assert (await ask(server, max_tokens=2)).choices[0].finish_reason == "length"
+    several = await ask(server, n=3, max_tokens=3)
+    assert [c.index for c in several.choices] == [0, 1, 2]
+
+    completion = await server.client.completions.create(model="tiny", prompt="hello", stop=["ö"])
+    assert completion.choices[0].text == "hello w"
+
+
+async def test_stop_strings(server: Server, tokenizer: Tokenizer) -> None:
+    """The gateway cuts the text; we must end the generation and deliver enough for the cut."""
+    engine = server.front.engine
+    engine.step_s = 0.002
+    cases = [(["own fox"], "a quick br🙂"), (["fox", "🙂own"], "a quick br")]
+    for chunk, (stop, expected) in itertools.product((1, 3, 100), cases):
+        engine.script = say(tokenizer, "a quick br🙂own fox jumps", chunk, end=False)
+        assert await streamed(server, stop=stop) == (expected, "stop")
+        whole = (await ask(server, stop=stop)).choices[0]
+        assert (whole.message.content, whole.finish_reason) == (expected, "stop")
+        await eventually(lambda: engine.running == 0)
+
+
+async def test_errors_reach_the_client(server: Server) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"frequency_penalty is 0\.5"):
+        await ask(server, frequency_penalty=0.5)
+    with pytest.raises(openai.BadRequestError):
+        await server.client.completions.create(model="tiny", prompt="a" * 300)
+    with pytest.raises(openai.BadRequestError, match="json_schema"):
+        await ask(server, response_format={"type": "json_object"})
+    with pytest.raises(openai.BadRequestError, match="temperature"):
+        await ask(server, temperature=-1)
+    server.front.engine.reject = Rejected(0, "never_fits", 70, 64)
+    with pytest.raises(openai.BadRequestError, match="needs 70, 64 available"):
+        await ask(server, stream=True)
+    server.front.engine.reject = None
+    server.front.engine.fail = "NaN in the logits"
+    with pytest.raises(openai.InternalServerError, match="NaN in the logits"):
+        await ask(server, stream=True)
+
+
+async def test_client_leaves(server: Server) -> None:
+    """Before the first token the gateway cancels the RPC; later in a stream it calls Abort."""
+    engine = server.front.engine
+    for stream, started in itertools.product((False, True), repeat=2):
+        engine.frozen, engine.step_s = not started, 0.02
+        body = {"model": "tiny", "messages": MESSAGES, "stream": stream}
+        async with aiohttp.ClientSession() as http:
+            post = asyncio.ensure_future(http.post(f"{server.url}/v1/chat/completions", json=body))
+            await eventually(lambda: engine.running == 1)
+            if started and stream:
+                await (await post).content.readline()
+            post.cancel()
+        await eventually(lambda: engine.running == 0)
+        assert server.front.client.alive == 0
+
+
+async def test_chat_command(server: Server, tokenizer: Tokenizer) -> None:
+    server.front.engine.script = say(tokenizer, "ab hello")
+    lines = "first\nsecond\n/reset\nthird\n"
+    result = await asyncio.to_thread(CliRunner().invoke, chat, [server.url], input=lines)
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "ab hello\n" * 3
+    prompts = [len(s.tokens) for s in server.front.engine.submits]
+    assert prompts[0] < prompts[1] > prompts[2], "history grows until /reset"
+    for arguments in (["--temperature", "-1"], ["--model", "nobody"]):
+        result = await asyncio.to_thread(
+            CliRunner().invoke, chat, [server.url, *arguments], input="first\n"
+        )
+        assert result.exit_code == 1
+        assert "the server answered 4" in result.stderr
+        assert result.stdout == ""

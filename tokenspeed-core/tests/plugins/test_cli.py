@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""The command line with sound, broken and missing plugins."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from tokenspeed.cli.main import COMMANDS, main
+
+
+@pytest.fixture
+def run(monkeypatch):
+    monkeypatch.delenv("TOKENSPEED_API_KEY", raising=False)
+
+    def invoke(*arguments):
+        return CliRunner().invoke(main, list(arguments), prog_name="ts")
+
+    return invoke
+
+
+@pytest.fixture
+def model(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    return folder
+
+
+@pytest.fixture
+def broken(site):
+    """Every kind of plugin that there should not be."""
+    boom = "raise SystemExit('imported')"
+    site.provide("newer", "kernel", "k", number="9.0", code=boom, claims=("rms_norm@1:k",))
+    site.provide("one", "model", "a", claims=("LlamaForCausalLM",), code=boom)
+    site.provide("two", "model", "b", claims=("LlamaForCausalLM",), code=boom)
+    site.add("lost", None, {"tokenspeed.plugins": {"lost": "lost:tokenspeed_plugin.toml"}})
+    site.add("bad", "id = ", {"tokenspeed.plugins": {"bad": "bad:tokenspeed_plugin.toml"}}, boom)
+    return site
+
+
+def test_plugins_list_shows_the_broken_and_fails(run, broken):
+    result = run("plugins", "list")
+    assert result.exit_code == 1
+    for owner in ("newer 1.0", "one 1.0", "two 1.0", "lost 1.0", "bad 1.0"):
+        assert owner in result.output
+    assert result.output.count("refused") == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("newer", "contract number 9.0"),
+        ("lost", "no file"),
+        ("bad", "Invalid value"),
+        ("one", "ok"),
+    ],
+)
+def test_plugins_show_says_what_is_wrong(run, broken, name, message):
+    result = run("plugins", "show", name)
+    assert result.exit_code == 0
+    assert message in result.output
+
+
+def test_plugins_show_of_an_unknown_name_suggests(run, broken):
+    result = run("plugins", "show", "newest")
+    assert result.exit_code == 1
+    assert 'did you mean "newer"?' in result.output
+
+
+def test_duplicate_claims_are_said_below_the_list(run, site):
+    site.provide("one", "model", "a", claims=("LlamaForCausalLM",))
+    site.provide("two", "model", "b", claims=("LlamaForCausalLM",))
+    result = run("plugins", "list")
+    assert result.exit_code == 1
+    assert "held twice: by one 1.0 and by two 1.0" in result.output
+
+
+def test_models_list(run, site):
+    site.provide("family", "model", "llama", claims=("LlamaForCausalLM", "MistralForCausalLM"))
+    lines = run("models", "list").output.splitlines()
+    assert lines[1].split() == ["LlamaForCausalLM", "llama", "family", "1.0"]
+    assert lines[2].split()[0] == "MistralForCausalLM"
+
+
+def test_nothing_installed_says_what_to_install(run, site, model):
+    assert "pip install tokenspeed-cpu" in run("plugins", "list").output
+    assert "pip install tokenspeed-models" in run("models", "list").output
+    result = run("serve", str(model))
+    assert result.exit_code == 1
+    assert "pip install tokenspeed-cpu" in result.output
+
+
+def test_serve_without_a_model_family_names_the_wheel(run, site, model):
+    site.platform("acme-gpu", "acme")
+    result = run("serve", str(model))
+    assert result.exit_code == 1
+    assert "LlamaForCausalLM" in result.output
+    assert "pip install tokenspeed-models" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "name one model folder"),
+        (("/no/such/folder",), "/no/such/folder does not exist; give the folder"),
+        (("{tmp}",), "has no config.json; give the folder"),
+        (("{model}", "--model", "{model}"), "name one model folder"),
+        (("{model}", "--max-num-seqs", "0"), "--max-num-seqs"),
+        (("{model}", "--prefill-share", "1.5"), "--prefill-share"),
+        (("{model}", "--dtype", "int3"), "--dtype"),
+        (("{model}", "--pin", "rms_norm@1"), "is not OP=KERNEL"),
+        (("{model}", "--pin", "a@1=x", "--pin", "a@1=y"), "two kernels for a@1: x and y"),
+        (("{model}", "--tool-call-parser", "qwem"), "did you mean"),
+        (("{model}", "--chat-template", "/no/template"), "--chat-template"),
+        (("{model}", "--host", "203.0.113.1"), "cannot listen on 203.0.113.1"),
+    ],
+)
+def test_bad_values_are_usage_errors(run, site, model, arguments, message):
+    filled = [word.format(tmp=model.parent, model=model) for word in arguments]
+    result = run("serve", *filled)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+
+
+def test_an_asked_for_port_that_is_taken_is_an_error(run, site, model):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        result = run("serve", str(model), "--port", str(port))
+    assert result.exit_code == 2
+    assert f"port {port} of 127.0.0.1 is in use" in result.output
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"architectures": "Llama"}'])
+def test_a_config_that_is_not_one_names_the_file(run, site, model, text):
+    site.platform("acme-gpu", "acme")
+    (model / "config.json").write_text(text)
+    result = run("serve", str(model))
+    assert result.exit_code == 1
+    assert str(model / "config.json") in result.output
+
+
+def test_an_unknown_variable_with_our_prefix_is_an_error(run, site, model, monkeypatch):
+    monkeypatch.setenv("TOKENSPEED_API_KEYS", "x")
+    result = run("serve", str(model))
+    assert result.exit_code == 2
+    assert 'TOKENSPEED_API_KEYS: did you mean "TOKENSPEED_API_KEY"?' in result.output
+
+
+def test_an_unknown_command_gets_a_suggestion(run):
+    result = run("plugin")
+    assert result.exit_code == 2
+    assert 'did you mean "plugins"?' in result.output
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_exists_under_its_name(name):
+    assert main.get_command(None, name).name == name
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["plugins", "list"]])
+def test_light_commands_import_neither_torch_nor_any_plugin(broken, arguments):
+    """On the real import path with broken plugins added, in a process of its own."""
+    program = """
+import sys
+from tokenspeed.cli.main import main
+try:
+    main(sys.argv[1:], prog_name="ts")
+except SystemExit:
+    pass
+from tokenspeed.plugins.discovery import discover
+found = {p.distribution.replace("-", "_") for p in discover()}
+assert {"newer", "one", "two", "lost", "bad"} <= found, found
+loaded = (found | {"torch", "numpy", "zmq", "aiohttp", "grpc", "smg"}) & set(sys.modules)
+assert not loaded, loaded
+"""
+    path = os.pathsep.join([str(broken.folder), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr

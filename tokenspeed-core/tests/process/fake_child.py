@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Engine, front or gateway of a fake server. What it does is said by FAKE_<ROLE>:
+
+    nothing        live until SIGTERM
+    raise TEXT     fail at once with an exception
+    segv           die of a signal, having printed a line
+    exit           end in order
+    fall           end with an error shortly after the engine has died
+    deaf           ignore SIGTERM
+    unready        (gateway) say that it is not ready
+
+Each start and stop is a line in the file FAKE_LOG.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import sys
+import time
+
+from tokenspeed.process.child import Status, read_arguments, start_child
+from tokenspeed.process.lifeline import tie_to_parent
+
+
+def log(*words: object) -> None:
+    with open(os.environ["FAKE_LOG"], "a") as file:
+        print(*words, file=file)
+
+
+class Ready(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        unready = os.environ.get("FAKE_GATEWAY") == "unready" or self.path != "/readiness"
+        self.send_response(503 if unready else 200)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+def start(role: str) -> Status:
+    if role != "gateway":
+        return start_child()[1]
+    arguments = read_arguments()
+    tie_to_parent(arguments.parent)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    return Status(arguments.status_fd)
+
+
+def live(role: str) -> None:
+    if role == "gateway":
+        with open(read_arguments().plan_fd) as file:
+            words = json.load(file)
+        port = int(words[words.index("--port") + 1])
+        http.server.HTTPServer(("127.0.0.1", port), Ready).serve_forever()
+    while True:
+        time.sleep(60)
+
+
+def main() -> None:
+    role = read_arguments().role
+    log("start", role, os.getpid())
+    status = start(role)
+    act, _, text = os.environ.get(f"FAKE_{role.upper()}", "").partition(" ")
+    if role == "front":
+        status.send({"event": "ready", "grpc_port": 1, "admin_port": 2})
+    if act == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    elif act == "raise":
+        time.sleep(0.2)
+        raise ValueError(text)
+    elif act == "segv":
+        print("about to fall", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif act == "exit":
+        time.sleep(0.2)
+        sys.exit(0)
+    elif act == "fall":
+        time.sleep(0.3)
+        sys.exit(3)
+    try:
+        live(role)
+    finally:
+        time.sleep(0.05)  # so that an order of stops that is not kept shows
+        log("stop", role)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""``ts serve`` with fake children: prints SERVING once it serves."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from tokenspeed.config import EngineConfig, FrontConfig
+from tokenspeed.process import gateway, supervisor
+from tokenspeed.process.launch import plan_launch, private_ipc
+from tokenspeed.process.ports import any_free
+
+supervisor.ENGINE = supervisor.FRONT = gateway.MODULE = "fake_child"
+supervisor._STOP_GRACE = float(os.environ.get("FAKE_GRACE", "5"))
+supervisor._GATEWAY_PATIENCE = float(os.environ.get("FAKE_PATIENCE", "20"))
+
+
+def main() -> None:
+    engine = EngineConfig(model="none", platform="fake")
+    front = FrontConfig(model="none", served_model_name="none")
+    http = gateway.GatewayConfig(port=any_free("127.0.0.1"))
+    with private_ipc() as ipc:
+        plan = plan_launch(engine, front, ipc)
+        if "FAKE_CHILD_PATH" in os.environ:
+            os.environ["PYTHONPATH"] = os.environ["FAKE_CHILD_PATH"]
+        try:
+            supervisor.serve(plan, http, lambda ready: print("SERVING", ready, flush=True))
+        except supervisor.ChildFailedError as error:
+            print(error, file=sys.stderr)
+            sys.exit(1)
+
+
+main()

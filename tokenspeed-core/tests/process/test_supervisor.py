@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""How a server starts, ends, and says what went wrong; with fake children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+
+def test_starts_in_order_and_stops_in_reverse(start_server, wait_gone):
+    server = start_server()
+    server.wait_serving()
+    assert [role for role, _ in server.log("start")] == ["engine", "front", "gateway"]
+    server.process.send_signal(signal.SIGINT)
+    assert server.wait() == 0
+    assert server.log("stop") == [["gateway"], ["front"], ["engine"]]
+    assert wait_gone(server.pids(), 1) == []
+    assert server.errors.read_text() == ""
+
+
+def test_the_terminal_s_interrupt_does_not_reach_the_children(start_server):
+    """Ctrl-C goes to the whole foreground process group."""
+    server = start_server()
+    server.wait_serving()
+    groups = {os.getpgid(pid) for pid in server.pids()}
+    assert os.getpgid(server.process.pid) not in groups
+
+
+@pytest.mark.parametrize("role", ["engine", "front"])
+def test_an_exception_in_a_child_is_printed_last_and_ends_all(start_server, wait_gone, role):
+    server = start_server(**{f"FAKE_{role.upper()}": "raise the weights are wrong"})
+    assert server.wait() == 1
+    assert server.last_lines(1) == [f"{role} failed: ValueError: the weights are wrong"]
+    assert "Traceback" in server.errors.read_text()
+    assert wait_gone(server.pids(), 1) == []
+
+
+def test_a_signal_is_named_with_the_last_output(start_server, wait_gone):
+    server = start_server(FAKE_ENGINE="segv")
+    assert server.wait() == 1
+    assert server.last_lines(2) == ["engine failed: killed by SIGSEGV", "about to fall"]
+    assert wait_gone(server.pids(), 1) == []
+
+
+def test_an_unexpected_end_is_a_failure_even_in_order(start_server):
+    server = start_server(FAKE_FRONT="exit")
+    assert server.wait() == 1
+    assert server.last_lines(1) == ["front failed: ended by itself with exit code 0"]
+
+
+def test_who_fell_because_of_another_is_not_blamed(start_server):
+    server = start_server(FAKE_ENGINE="raise out of pages", FAKE_FRONT="fall")
+    assert server.wait() == 1
+    assert server.last_lines(1) == ["engine failed: ValueError: out of pages"]
+
+
+def test_an_error_outweighs_an_orderly_end(start_server):
+    server = start_server(FAKE_ENGINE="exit", FAKE_FRONT="raise lost the tokenizer")
+    assert server.wait() == 1
+    assert server.last_lines(1) == ["front failed: ValueError: lost the tokenizer"]
+
+
+def test_kill_9_leaves_no_orphan(start_server, wait_gone):
+    server = start_server()
+    server.wait_serving()
+    pids = server.pids()
+    assert len(pids) == 3
+    server.process.kill()
+    assert wait_gone(pids, 2) == []
+
+
+def test_a_second_interrupt_hastens(start_server, wait_gone):
+    server = start_server(FAKE_FRONT="deaf", FAKE_GRACE="30")
+    server.wait_serving()
+    server.process.send_signal(signal.SIGINT)
+    time.sleep(0.4)
+    assert server.process.poll() is None
+    server.process.send_signal(signal.SIGINT)
+    assert server.wait(2) == 0
+    assert wait_gone(server.pids(), 1) == []
+
+
+def test_a_child_that_does_not_end_is_killed_after_its_grace(start_server):
+    server = start_server(FAKE_ENGINE="deaf", FAKE_GRACE="0.3")
+    server.wait_serving()
+    started = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    assert server.wait() == 0
+    assert 0.3 < time.monotonic() - started < 3
+
+
+def test_a_child_with_one_plugin_fewer_refuses(start_server, tmp_path):
+    """Its path lost a folder between the parent's look and its own."""
+    path = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
+    server = start_server(FAKE_CHILD_PATH=path)
+    assert server.wait() == 1
+    text = "\n".join(server.last_lines(6))
+    assert "engine failed: this process has plugin plan" in text
+    assert "platform fake of fake-platform 1.0: only there" in text
+    assert "same environment" in text
+
+
+def test_a_gateway_that_never_serves_is_a_failure(start_server, wait_gone):
+    server = start_server(FAKE_GATEWAY="unready", FAKE_PATIENCE="1")
+    assert server.wait() == 1
+    assert server.last_lines(1) == ["gateway failed: not ready after 1 s"]
+    assert wait_gone(server.pids(), 1) == []

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Which kernel is chosen, and that every reason is kept."""
+
+from __future__ import annotations
+
+import pytest
+from tokenspeed.plugins.errors import BrokenPromiseError, LoadError, UnknownNameError
+from tokenspeed.registry.kernels import KernelRegistry
+from tokenspeed_sdk.contracts.kernel import CallSite
+from tokenspeed_sdk.contracts.platform import Capabilities
+
+DEVICE = Capabilities("cpu", "x86-64-v3", ("float32",), frozenset(), 4)
+SITE = CallSite("rms_norm@1", "model.norm", "float32", DEVICE, {"hidden": 8})
+
+
+def test_the_highest_score_wins_and_the_others_keep_their_reasons(plugins, kernel):
+    plugins.kernels("acme", kernel("slow", 1), kernel("fast", 9), kernel("gpu", "needs a GPU"))
+    registry = KernelRegistry(plugins.plan(), {})
+    binding = registry.bind(SITE)
+    assert binding.kernel == "fast"
+    assert binding.call() == "fast"
+    assert binding.pack_weight("w") == ("fast", "model.norm", "w")
+    decision = registry.bound[0].decision
+    assert (decision.chosen, decision.owner) == ("fast", "acme 1.0")
+    assert decision.why == "score 9: scores 9"
+    assert {r.name: r.why for r in decision.runners_up} == {
+        "slow": "outranked; score 1: scores 1",
+        "gpu": "declined: needs a GPU",
+        "reference": "outranked; score 0: the op's definition in plain torch; slow, chosen last",
+    }
+
+
+def test_the_reference_serves_when_nobody_else_does_and_computes(plugins, kernel):
+    import torch
+
+    plugins.kernels("acme", kernel("gpu", "needs a GPU"))
+    binding = KernelRegistry(plugins.plan(), {}).bind(SITE)
+    assert binding.kernel == "reference"
+    x = torch.arange(16.0).reshape(2, 8)
+    expected = torch.nn.functional.rms_norm(x, (8,), eps=1e-5)
+    torch.testing.assert_close(binding.call(x, torch.ones(8), 1e-5), expected)
+    weight = torch.ones(8)
+    assert binding.pack_weight(weight) is weight
+
+
+def test_the_reference_is_last_even_against_a_negative_score(plugins, kernel):
+    plugins.kernels("acme", kernel("slow", -5))
+    assert KernelRegistry(plugins.plan(), {}).bind(SITE).kernel == "slow"
+
+
+@pytest.mark.parametrize("names", [("ant", "bee"), ("bee", "ant")])
+def test_ties_go_by_name_and_not_by_order(plugins, kernel, names):
+    plugins.kernels("x" + names[0], kernel(names[0], 5))
+    plugins.kernels("y" + names[1], kernel(names[1], 5))
+    assert KernelRegistry(plugins.plan(), {}).bind(SITE).kernel == "ant"
+
+
+def test_a_pin_is_honoured(plugins, kernel):
+    plugins.kernels("acme", kernel("slow", 1), kernel("fast", 9))
+    registry = KernelRegistry(plugins.plan(), {"rms_norm@1": "slow"})
+    assert registry.bind(SITE).kernel == "slow"
+    registry.check_pins()
+    decision = registry.bound[0].decision
+    assert decision.why == "pinned; scores 1"
+    assert decision.runners_up[0].why == "slow is pinned; score 9: scores 9"
+
+
+def test_a_pin_that_does_not_fit_is_refused_and_not_replaced(plugins, kernel):
+    plugins.kernels("acme", kernel("gpu", "needs a GPU"), kernel("fast", 9))
+    registry = KernelRegistry(plugins.plan(), {"rms_norm@1": "gpu"})
+    with pytest.raises(LookupError) as caught:
+        registry.bind(SITE)
+    text = str(caught.value)
+    assert 'the pinned kernel "gpu" does not serve rms_norm@1 at model.norm' in text
+    assert "gpu of acme 1.0: declined: needs a GPU" in text
+    assert registry.bound == []
+
+
+def test_a_pin_that_met_no_call_site_is_refused(plugins):
+    registry = KernelRegistry(plugins.plan(), {"rope@1": "reference"})
+    registry.bind(SITE)
+    with pytest.raises(UnknownNameError, match='never calls op "rope@1"'):
+        registry.check_pins()
+
+
+def test_an_op_of_nobody_is_a_lookup_error(plugins):
+    site = CallSite("acme::op@1", "model.x", "float32", DEVICE)
+    with pytest.raises(LookupError, match="no plugin and no public op has this name"):
+        KernelRegistry(plugins.plan(), {}).bind(site)
+
+
+def test_an_op_of_a_plugin_s_own(plugins, kernel):
+    plugins.kernels("acme", kernel("fast", 1, op="acme::op@1"))
+    site = CallSite("acme::op@1", "model.x", "float32", DEVICE)
+    assert KernelRegistry(plugins.plan(), {}).bind(site).kernel == "fast"
+
+
+@pytest.mark.parametrize("claims", [["rms_norm@1:fast", "rope@1:fast"], []])
+def test_kernels_that_differ_from_the_manifest_are_refused(plugins, kernel, claims):
+    plugins.kernels("acme", kernel("fast", 1), claims=claims)
+    with pytest.raises(BrokenPromiseError, match="offers other kernels than its manifest"):
+        KernelRegistry(plugins.plan(), {})
+
+
+def broken_provider():
+    raise OSError("libacme.so.12: cannot open shared object file")
+
+
+def test_a_broken_plugin_of_the_chosen_platform_is_fatal(plugins):
+    plugins.add("kernel", "k", "acme-cpu", ["rms_norm@1:fast"], make=broken_provider)
+    with pytest.raises(LoadError, match=r"libacme\.so\.12"):
+        KernelRegistry(plugins.plan(), {})
+
+
+def test_a_broken_plugin_that_is_pinned_is_fatal(plugins):
+    plugins.add("kernel", "k", "other", ["rms_norm@1:fast"], make=broken_provider)
+    with pytest.raises(LoadError):
+        KernelRegistry(plugins.plan(), {"rms_norm@1": "fast"})
+
+
+def test_another_broken_plugin_is_a_warning_and_a_line_in_the_table(plugins, caplog):
+    plugins.add("kernel", "k", "other", ["rms_norm@1:fast"], make=broken_provider)
+    registry = KernelRegistry(plugins.plan(), {})
+    assert "libacme.so.12" in caplog.text
+    assert registry.bind(SITE).kernel == "reference"
+    (runner_up,) = registry.bound[0].decision.runners_up
+    assert runner_up.owner == "other 1.0"
+    assert runner_up.why.startswith("failed: ")
+
+
+def test_a_kernel_that_raises_when_asked_is_left_out_visibly(plugins, kernel, caplog):
+    plugins.kernels("other", kernel("odd", ZeroDivisionError("by zero")))
+    registry = KernelRegistry(plugins.plan(), {})
+    assert registry.bind(SITE).kernel == "reference"
+    assert "kernel odd of other 1.0 at model.norm" in caplog.text
+    assert registry.bound[0].decision.runners_up[0].why == "failed: ZeroDivisionError: by zero"
+
+
+def test_a_kernel_of_the_platform_that_raises_when_asked_is_fatal(plugins, kernel):
+    plugins.kernels("acme-cpu", kernel("odd", ZeroDivisionError("by zero")))
+    with pytest.raises(ZeroDivisionError):
+        KernelRegistry(plugins.plan(), {}).bind(SITE)
+
+
+def test_explain_counts_equal_call_sites(plugins):
+    registry = KernelRegistry(plugins.plan(), {})
+    for layer in ("a", "b", "c"):
+        registry.bind(CallSite("rms_norm@1", layer, "float32", DEVICE, {"hidden": 8}))
+    registry.bind(CallSite("rms_norm@1", "d", "float32", DEVICE, {"hidden": 16}))
+    registry.bind(CallSite("silu_and_mul@1", "e", "float32", DEVICE, {"inter": 16}))
+    counts = [(bound.site.layer, count) for bound, count in registry.explain()]
+    assert counts == [("a", 3), ("d", 1), ("e", 1)]
+    assert len(registry.explain("rms_norm@1")) == 2

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Our engine, Transformers and the linear layers alone, side by side on the CPU.
+
+All take turns within each repetition, so that a busy moment of the machine hits all of them.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tokenspeed.bench.engine import MeasuredEngine, launch_plan, measured_engine
+from tokenspeed.bench.report import Report, Row, compare_rates, new_report
+from tokenspeed.config import EngineConfig
+from tokenspeed.plugins.activate import load_platform
+
+if TYPE_CHECKING:
+    from tokenspeed.bench.linears import LinearsAlone
+    from tokenspeed.bench.static_batch import StaticBatch
+    from tokenspeed.process.launch import LaunchPlan
+
+DECODE_STEPS = 64
+DECODE_PROMPT = 32
+PREFILL_PROMPT = 512
+BATCHES = (1, 16)
+LINEAR_PASSES = 8
+"""Passes over the linears per repetition; their median counts as one measurement."""
+
+BAR_TRANSFORMERS = {1: 1.25, 16: 1.3}
+BAR_LINEARS = 0.8
+BAR_PREFILL = 1.0
+
+UNIT = "tokens/s"
+
+Samples = dict[str, list[float]]
+
+
+def run(model: str, *, threads: int, repetitions: int, progress: Callable[[str], None]) -> Report:
+    """Measure. ``threads`` are those of each contestant."""
+    config = EngineConfig(
+        model=model, threads=threads, prefix_cache=False, max_num_seqs=max(BATCHES)
+    )
+    with launch_plan(config) as plan:
+        load_platform(plan.plugins).prepare(threads)  # before torch is imported
+        progress("loading")
+        rivals = _Rivals(plan, model, threads)
+        with measured_engine(plan) as engine:
+            samples: Samples = defaultdict(list)
+            for repetition in range(-1, repetitions):  # the first one warms up and is dropped
+                progress(f"repetition {repetition + 1} of {repetitions}")
+                _repetition(engine, rivals, samples if repetition >= 0 else defaultdict(list))
+        return _report(samples, model, threads, rivals)
+
+
+class _Rivals:
+    """Everything in this process that our engine is compared with."""
+
+    def __init__(self, plan: LaunchPlan, model: str, threads: int) -> None:
+        import torch
+
+        from tokenspeed.bench.linears import LinearsAlone, linear_sites
+        from tokenspeed.bench.static_batch import StaticBatch
+
+        torch.set_num_threads(threads)
+        sites, kernels = linear_sites(plan)
+        self.transformers: StaticBatch = StaticBatch(model)
+        self.linears: list[LinearsAlone] = [LinearsAlone(plan, name, sites) for name in kernels]
+
+
+def _repetition(engine: MeasuredEngine, rivals: _Rivals, samples: Samples) -> None:
+    for batch in BATCHES:
+        prompts = [_prompt(DECODE_PROMPT) for _ in range(batch)]
+        samples[f"decode {batch} ours"].append(engine.decode(prompts, DECODE_STEPS))
+        for linears in rivals.linears:
+            passes = [linears.step(batch) for _ in range(LINEAR_PASSES)]
+            name = f"decode {batch} linears {linears.kernel}"
+            samples[name].append(statistics.median(passes) * DECODE_STEPS)
+        samples[f"decode {batch} transformers"].append(
+            rivals.transformers.decode(prompts, DECODE_STEPS)
+        )
+    prompt = _prompt(PREFILL_PROMPT)
+    samples["prefill ours"].append(engine.prefill(prompt))
+    samples["prefill transformers"].append(rivals.transformers.prefill(prompt))
+
+
+def _prompt(length: int) -> list[int]:
+    """Random ordinary tokens."""
+    return [random.randrange(100, 10_000) for _ in range(length)]
+
+
+def _report(samples: Samples, model: str, threads: int, rivals: _Rivals) -> Report:
+    kernels = [linears.kernel for linears in rivals.linears]
+    fastest = {batch: _fastest(samples, batch, kernels) for batch in BATCHES}
+    rows = [row for batch in BATCHES for row in _decode_rows(samples, batch, fastest[batch])]
+    rows.append(
+        compare_rates(
+            f"prefill, {PREFILL_PROMPT} tokens",
+            work=PREFILL_PROMPT,
+            unit=UNIT,
+            ours_s=samples["prefill ours"],
+            theirs_s=samples["prefill transformers"],
+            versus="Transformers",
+            bar=BAR_PREFILL,
+        )
+    )
+    notes = {
+        "decode": f"{DECODE_STEPS} steps after {DECODE_PROMPT}-token prompts, greedy, float32",
+        "threads": f"{threads} for each contestant, in turn; medians",
+        "linears alone": ", ".join(f"batch {b}: {k} is fastest" for b, k in fastest.items()),
+    }
+    return new_report("ts bench cpu", model, rows, samples, notes)
+
+
+def _decode_rows(samples: Samples, batch: int, kernel: str) -> list[Row]:
+    contestants = (
+        ("Transformers", "transformers", BAR_TRANSFORMERS[batch]),
+        ("linears alone", f"linears {kernel}", BAR_LINEARS),
+    )
+    return [
+        compare_rates(
+            f"decode, batch {batch}",
+            work=batch * DECODE_STEPS,
+            unit=UNIT,
+            ours_s=samples[f"decode {batch} ours"],
+            theirs_s=samples[f"decode {batch} {name}"],
+            versus=versus,
+            bar=bar,
+        )
+        for versus, name, bar in contestants
+    ]
+
+
+def _fastest(samples: Samples, batch: int, kernels: Sequence[str]) -> str:
+    return min(kernels, key=lambda k: statistics.median(samples[f"decode {batch} linears {k}"]))

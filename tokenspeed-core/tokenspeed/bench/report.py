@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""What a benchmark says: rows with a ratio first, the machine, the command and the date."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+_PACKAGES = (
+    "tokenspeed-core",
+    "tokenspeed-cpu",
+    "tokenspeed-models",
+    "torch",
+    "transformers",
+    "smg",
+)
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One comparison.
+
+    Attributes:
+        what: what was measured.
+        ours, theirs: medians in ``unit``.
+        versus: what ``theirs`` is of.
+        ratio: of the two, so that more is better for us.
+        bar: the ratio that we want to reach; None: only reported.
+    """
+
+    what: str
+    unit: str
+    ours: float
+    versus: str
+    theirs: float
+    ratio: float
+    bar: float | None = None
+
+    @property
+    def reached(self) -> bool:
+        return self.bar is None or self.ratio >= self.bar
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """Where it ran."""
+
+    cpu: str
+    cores: int
+    kernel: str
+    python: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole run.
+
+    Attributes:
+        samples: every single measurement behind the medians, by name, in run order.
+        notes: facts that belong to the figures.
+    """
+
+    command: str
+    date: str
+    model: str
+    machine: Machine
+    versions: dict[str, str]
+    rows: list[Row]
+    samples: dict[str, list[float]]
+    notes: dict[str, str]
+
+
+def new_report(
+    command: str,
+    model: str,
+    rows: Sequence[Row],
+    samples: dict[str, list[float]],
+    notes: dict[str, str],
+) -> Report:
+    """A report of now and here."""
+    return Report(
+        command=command,
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        model=Path(model).name,
+        machine=this_machine(),
+        versions=installed_versions(),
+        rows=list(rows),
+        samples={name: [float(f"{x:.6g}") for x in taken] for name, taken in samples.items()},
+        notes=notes,
+    )
+
+
+def this_machine() -> Machine:
+    """The CPU's name and the cores that this process may use."""
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return Machine(
+        cpu=names[0] if names else platform.machine(),
+        cores=len(os.sched_getaffinity(0)),
+        kernel=platform.release(),
+        python=platform.python_version(),
+    )
+
+
+def installed_versions() -> dict[str, str]:
+    """Of all that the figures depend on."""
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def compare_rates(
+    what: str,
+    *,
+    work: float,
+    unit: str,
+    ours_s: Sequence[float],
+    theirs_s: Sequence[float],
+    versus: str,
+    bar: float | None = None,
+) -> Row:
+    """Two rates from seconds for the same ``work``, medians of each; more is better."""
+    ours, theirs = work / statistics.median(ours_s), work / statistics.median(theirs_s)
+    return Row(
+        what=what,
+        unit=unit,
+        ours=round(ours, 3),
+        versus=versus,
+        theirs=round(theirs, 3),
+        ratio=round(ours / theirs, 4),
+        bar=bar,
+    )
+
+
+def save(report: Report, path: Path) -> None:
+    """Write it as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+
+
+def show(report: Report) -> None:
+    """Print it, the ratio first."""
+    machine = report.machine
+    table = Table(title=f"{report.command}: {report.model}, {machine.cpu}, {machine.cores} cores")
+    for name in ("ratio", "wanted", "what", "ours", "theirs", "of", "unit"):
+        table.add_column(name, justify="right" if name in ("ratio", "ours", "theirs") else "left")
+    for row in report.rows:
+        mark = "" if row.bar is None else f">= {row.bar:g}{'' if row.reached else '  MISSED'}"
+        figures = (f"{row.ours:.4g}", f"{row.theirs:.4g}", row.versus, row.unit)
+        table.add_row(f"{row.ratio:.2f}", mark, row.what, *figures)
+    console = Console()
+    console.print(table)
+    for name, text in report.notes.items():
+        console.print(f"{name}: {text}")

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""The environment variables that we read. Any other with our prefix is a mistake and is refused."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from tokenspeed.plugins.errors import did_you_mean
+
+PREFIX = "TOKENSPEED_"
+
+API_KEY = "TOKENSPEED_API_KEY"
+
+VARIABLES = {API_KEY: "key that clients of 'ts serve' must send; hidden from the process list"}
+
+
+def check_environment() -> None:
+    """UsageError for a variable that would silently do nothing."""
+    for name in sorted(os.environ):
+        if name.startswith(PREFIX) and name not in VARIABLES:
+            raise click.UsageError(
+                f"unknown environment variable {name}: {did_you_mean(name, VARIABLES)} "
+                f"Correct it, or: unset {name}"
+            )

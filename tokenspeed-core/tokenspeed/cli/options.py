@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Options that say how an engine runs, shared by the commands that start one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from tokenspeed.config import EngineConfig
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_DEFAULTS = EngineConfig(model="")
+_COUNT = click.IntRange(min=1)
+_DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+def model_folder(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Callback of an option: the absolute path of a folder with a model."""
+    if value is None:
+        return None
+    folder = Path(value)
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise click.BadParameter(
+            f"{value} {what}; give the folder of a downloaded model "
+            "(config.json, tokenizer.json, *.safetensors)"
+        )
+    if not (folder / "config.json").is_file():
+        raise click.BadParameter(
+            f"{value} has no config.json; give the folder of a downloaded model that holds it"
+        )
+    return str(folder.resolve())
+
+
+def pins(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    """Callback of a repeatable option: OP=KERNEL pairs, such as rms_norm@1=reference."""
+    pinned: dict[str, str] = {}
+    for pair in value:
+        op, _, kernel = pair.partition("=")
+        if not op or not kernel:
+            raise click.BadParameter(f"{pair!r} is not OP=KERNEL, such as rms_norm@1=reference")
+        if pinned.setdefault(op, kernel) != kernel:
+            raise click.BadParameter(f"two kernels for {op}: {pinned[op]} and {kernel}")
+    return pinned
+
+
+def engine_options(command: Command) -> Command:
+    """Adds the fields of EngineConfig as options; read them with ``engine_config``."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def engine_config(model: str, values: dict[str, Any]) -> EngineConfig:
+    """The config from a command's keyword arguments; takes its own out of ``values``."""
+    fields = {name: values.pop(name) for name in EngineConfig.__struct_fields__ if name in values}
+    return EngineConfig(model=model, **fields)
+
+
+def read_config(folder: str) -> dict[str, Any]:
+    """The model's config.json. ClickException when it is not what it should be."""
+    path = Path(folder, "config.json")
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"{path} cannot be read: {error}; download it again") from error
+    architectures = config.get("architectures") if isinstance(config, dict) else None
+    if not isinstance(architectures, list) or not all(isinstance(a, str) for a in architectures):
+        raise click.ClickException(
+            f'{path} must hold "architectures", a list of names; it says {architectures!r}'
+        )
+    return dict(config)
+
+
+_OPTIONS = (
+    click.option(
+        "--max-model-len", type=_COUNT, help="Longest prompt and answer together, in tokens."
+    ),
+    click.option("--kv-pages", type=_COUNT, help="KV pages; by default as many as fit in memory."),
+    click.option(
+        "--page-size",
+        type=_COUNT,
+        default=_DEFAULTS.page_size,
+        show_default=True,
+        help="Tokens per KV page.",
+    ),
+    click.option(
+        "--prefix-cache/--no-prefix-cache",
+        default=_DEFAULTS.prefix_cache,
+        show_default=True,
+        help="Keep computed pages for later prompts.",
+    ),
+    click.option(
+        "--max-num-seqs",
+        type=_COUNT,
+        default=_DEFAULTS.max_num_seqs,
+        show_default=True,
+        help="Requests that run at once.",
+    ),
+    click.option(
+        "--max-step-tokens",
+        type=_COUNT,
+        default=_DEFAULTS.max_step_tokens,
+        show_default=True,
+        help="Tokens in one step: the prefill chunk.",
+    ),
+    click.option(
+        "--prefill-share",
+        type=click.FloatRange(0, 1, min_open=True),
+        default=_DEFAULTS.prefill_share,
+        show_default=True,
+        help="Share of a step that prefill may take while others decode.",
+    ),
+    click.option(
+        "--dtype",
+        type=click.Choice(_DTYPES),
+        default=_DEFAULTS.dtype,
+        show_default=True,
+        help="Of weights and activations; auto: the platform's first choice.",
+    ),
+    click.option(
+        "--threads", type=_COUNT, help="CPU threads of the engine; by default all cores but one."
+    ),
+    click.option("--platform", metavar="NAME", help="Device type; see 'ts plugins list'."),
+    click.option(
+        "--pin",
+        "pins",
+        callback=pins,
+        multiple=True,
+        metavar="OP=KERNEL",
+        help="Use this kernel for this op; repeatable.",
+    ),
+)

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""ts serve: check everything that can be checked now, then become the supervisor."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tokenspeed.cli.environment import API_KEY, check_environment
+from tokenspeed.cli.options import engine_config, engine_options, model_folder, read_config
+from tokenspeed.config import EngineConfig, FrontConfig
+from tokenspeed.plugins.errors import did_you_mean
+from tokenspeed.plugins.resolve import Resolution
+
+_FIRST_PORT = 8000
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_FRONT = FrontConfig(model="", served_model_name="")
+
+
+def _gateway_parser(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Callback: a parser that the gateway knows, rather than an error after loading."""
+    if value is not None:
+        kind = str(param.name).removesuffix("_parser")
+        known = getattr(import_module("smg.smg_rs"), f"get_available_{kind}_parsers")()
+        if value not in known:
+            raise click.BadParameter(f'there is no parser "{value}"; {did_you_mean(value, known)}')
+    return value
+
+
+@click.command()
+@click.argument("folder", callback=model_folder, metavar="FOLDER", required=False)
+@click.option(
+    "--model", callback=model_folder, metavar="FOLDER", help="Folder of the model; same as FOLDER."
+)
+@click.option("--served-model-name", help="Name in the API; by default the folder's.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(1, 65535), help="By default 8000 or the next free one.")
+@engine_options
+@click.option(
+    "--request-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=_FRONT.request_timeout,
+    show_default=True,
+    help="Seconds that a request may take.",
+)
+@click.option(
+    "--max-queue",
+    type=click.IntRange(min=1),
+    default=_FRONT.max_queue,
+    show_default=True,
+    help="Requests that may wait; one more is refused.",
+)
+@click.option(
+    "--tool-call-parser", callback=_gateway_parser, help="How the model writes tool calls."
+)
+@click.option(
+    "--reasoning-parser",
+    callback=_gateway_parser,
+    help="How the model marks its reasoning.",
+)
+@click.option(
+    "--chat-template",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+    help="Jinja file used instead of the model's own.",
+)
+@click.option(
+    "--api-key",
+    envvar=API_KEY,
+    help=f"Key that clients must send; set {API_KEY} to keep it out of the process list.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="warning",
+    show_default=True,
+)
+def serve(folder: str | None, model: str | None, **values: Any) -> None:
+    """Serve the model in FOLDER over HTTP, with the OpenAI and Anthropic APIs."""
+    check_environment()
+    if (folder is None) == (model is None):
+        raise click.UsageError("name one model folder: ts serve FOLDER")
+    path = folder or model or ""
+    engine = engine_config(path, values)
+    front = FrontConfig(
+        model=path,
+        served_model_name=values.pop("served_model_name") or Path(path).name,
+        request_timeout=values.pop("request_timeout"),
+        max_queue=values.pop("max_queue"),
+    )
+    log_level = values.pop("log_level")
+    values["port"] = _choose_port(values["host"], values["port"])
+    _run(engine, front, values, log_level)
+
+
+def _run(
+    engine: EngineConfig, front: FrontConfig, http_values: dict[str, Any], log_level: str
+) -> None:
+    from tokenspeed.process import gateway, supervisor
+    from tokenspeed.process.launch import LaunchPlan, private_ipc
+
+    http = gateway.GatewayConfig(**http_values)
+    resolution = _resolve(engine)
+    _warn(resolution, http)
+    click.echo(f"loading {front.served_model_name} on {_platform_line(resolution)}")
+
+    def announce(ready: dict[str, Any]) -> None:
+        click.echo(
+            f"TokenSpeed {version('tokenspeed-core')} serves {front.served_model_name}; "
+            f"admin port {ready['admin_port']}; Ctrl-C stops it"
+        )
+        click.echo(gateway.curl_line(http, front.served_model_name))
+
+    with private_ipc() as ipc:
+        plan = LaunchPlan(engine=engine, front=front, plugins=resolution.plan, ipc=ipc)
+        try:
+            supervisor.serve(plan, http, announce, log_level)
+        except supervisor.ChildFailedError as error:
+            click.echo(f"\nts serve: {error}", err=True)
+            sys.exit(1)
+
+
+def _resolve(engine: EngineConfig) -> Resolution:
+    """The plugins for this model; what is missing is found before anything is started."""
+    from tokenspeed.plugins.host import resolve_installed
+    from tokenspeed.registry.models import find_model
+
+    resolution = resolve_installed(engine.platform, engine.pins)
+    find_model(resolution.plan, read_config(engine.model)["architectures"])
+    return resolution
+
+
+def _warn(resolution: Resolution, http: Any) -> None:
+    for warning in resolution.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    if http.api_key is None and http.host not in _LOOPBACK:
+        click.echo(
+            f"warning: whoever reaches {http.host} can use and reconfigure this server; "
+            f"set {API_KEY}",
+            err=True,
+        )
+
+
+def _platform_line(resolution: Resolution) -> str:
+    platform = resolution.platform
+    return f"{platform.chosen} ({platform.owner}: {platform.why})"
+
+
+def _choose_port(host: str, asked: int | None) -> int:
+    from tokenspeed.process.ports import is_free, next_free
+
+    try:
+        if asked is None:
+            return next_free(host, _FIRST_PORT)
+        if is_free(host, asked):
+            return asked
+    except OSError as error:
+        raise click.UsageError(f"cannot listen on {host}: {error}") from error
+    raise click.UsageError(
+        f"port {asked} of {host} is in use or not allowed; choose another, "
+        "or leave --port out to get a free one"
+    )

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Step buffers: what one step tells the device, packed so that one copy carries it.
+
+The executor owns a ring of them. The scheduler writes rows, tokens and page-table deltas straight
+into the host side; the executor adds what it knows (sampling parameters) and copies once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from tokenspeed._scheduler import PlanBuffers
+
+if TYPE_CHECKING:
+    from tokenspeed_sdk.contracts.platform import Device
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Capacities that fix every shape: S sequences, T tokens, G groups, D deltas, M pages."""
+
+    sequences: int
+    tokens: int
+    groups: int
+    max_pages: int
+
+    @property
+    def deltas(self) -> int:
+        return self.max_pages + self.sequences
+
+    @property
+    def sentinel(self) -> int:
+        """The slot of padded rows."""
+        return self.sequences + 1
+
+
+@dataclass(frozen=True)
+class StepArrays:
+    """Every array of a step. R rows, E of which emit; entries past a step's counts are stale."""
+
+    row_request: torch.Tensor  # int64[S]
+    row_slot: torch.Tensor  # int32[S]
+    row_epoch: torch.Tensor  # int32[S]
+    row_flags: torch.Tensor  # uint8[S]
+    row_query_start: torch.Tensor  # int32[S + 1]
+    row_kv_len: torch.Tensor  # int32[S]
+    token_ids: torch.Tensor  # int32[T]
+    positions: torch.Tensor  # int32[T]
+    token_slot: torch.Tensor  # int32[T]
+    delta_slot: torch.Tensor  # int32[G, D]
+    delta_epoch: torch.Tensor  # int32[G, D]
+    delta_index: torch.Tensor  # int32[G, D]
+    delta_page: torch.Tensor  # int32[G, D]
+    emit_token: torch.Tensor  # int64[S], index of the emitting row's last token
+    emit_slot: torch.Tensor  # int64[S]
+    emit_position: torch.Tensor  # int64[S], position of the token that is sampled
+    temperature: torch.Tensor  # float32[S], this and the following by emitting row
+    top_k: torch.Tensor  # int32[S]
+    top_p: torch.Tensor  # float32[S]
+    min_p: torch.Tensor  # float32[S]
+    seed: torch.Tensor  # int64[S]
+
+
+def _shapes(limits: Limits) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    rows, tokens = (limits.sequences,), (limits.tokens,)
+    deltas = (limits.groups, limits.deltas)
+    i32, i64, f32 = torch.int32, torch.int64, torch.float32
+    return {
+        "row_request": (rows, i64),
+        "row_slot": (rows, i32),
+        "row_epoch": (rows, i32),
+        "row_flags": (rows, torch.uint8),
+        "row_query_start": ((limits.sequences + 1,), i32),
+        "row_kv_len": (rows, i32),
+        "token_ids": (tokens, i32),
+        "positions": (tokens, i32),
+        "token_slot": (tokens, i32),
+        "delta_slot": (deltas, i32),
+        "delta_epoch": (deltas, i32),
+        "delta_index": (deltas, i32),
+        "delta_page": (deltas, i32),
+        "emit_token": (rows, i64),
+        "emit_slot": (rows, i64),
+        "emit_position": (rows, i64),
+        "temperature": (rows, f32),
+        "top_k": (rows, i32),
+        "top_p": (rows, f32),
+        "min_p": (rows, f32),
+        "seed": (rows, i64),
+    }
+
+
+class StepLayout:
+    """Where each array lies in the packed buffer; the same on host and device."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._shapes = _shapes(limits)
+        self._offsets: dict[str, int] = {}
+        offset = 0
+        for name, (shape, dtype) in self._shapes.items():
+            self._offsets[name] = offset
+            size = int(np.prod(shape)) * dtype.itemsize
+            offset += -(-size // ALIGNMENT) * ALIGNMENT
+        self.bytes = offset
+
+    def carve(self, packed: torch.Tensor) -> StepArrays:
+        """Views of a packed uint8 buffer."""
+        views = {}
+        for name, (shape, dtype) in self._shapes.items():
+            size = int(np.prod(shape)) * dtype.itemsize
+            start = self._offsets[name]
+            views[name] = packed[start : start + size].view(dtype).view(shape)
+        return StepArrays(**views)
+
+
+UNSIGNED = {"row_request": np.uint64, "row_epoch": np.uint32, "delta_epoch": np.uint32}
+"""Arrays that the scheduler writes as unsigned; torch has the signed view of the same bytes."""
+
+SCHEDULER_WRITES = (
+    *("row_request", "row_slot", "row_epoch", "row_flags", "row_query_start", "row_kv_len"),
+    *("token_ids", "positions", "delta_slot", "delta_epoch", "delta_index", "delta_page"),
+)
+
+
+class StepBuffers:
+    """One slot of the ring: host arrays for one step, and where its results land."""
+
+    def __init__(self, device: Device, layout: StepLayout, limits: Limits) -> None:
+        self.packed = device.host_buffer((layout.bytes,), "uint8")
+        arrays = layout.carve(self.packed)
+        self.host: dict[str, np.ndarray] = {
+            field.name: getattr(arrays, field.name).numpy() for field in fields(arrays)
+        }
+        for name, unsigned in UNSIGNED.items():
+            self.host[name] = self.host[name].view(unsigned)
+        self.scheduler = PlanBuffers(**{name: self.host[name] for name in SCHEDULER_WRITES})
+        self.sampled = device.host_buffer((limits.sequences,), "int64")
+
+
+class DeviceInputs:
+    """The device side of whichever step runs: steps follow each other on one stream, so one is
+    enough, and its addresses never change."""
+
+    def __init__(self, device: Device, layout: StepLayout) -> None:
+        self._packed = device.allocate((layout.bytes,), "uint8")
+        self.arrays = layout.carve(self._packed)
+
+    def upload(self, buffers: StepBuffers) -> StepArrays:
+        """Queue the one copy of a step."""
+        self._packed.copy_(buffers.packed, non_blocking=True)
+        return self.arrays

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""The event loop: receive, plan, dispatch, commit, report. One thread, one step of overlap.
+
+While the device runs step t-1, step t is planned and queued behind it; then the results of t-1 are
+committed. So the device never waits for this loop, and this loop waits for one thing only.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tokenspeed._scheduler import Rejection
+from tokenspeed.engine.reports import Reporter
+from tokenspeed.messages import Rejected
+
+if TYPE_CHECKING:
+    from tokenspeed._scheduler import Scheduler
+    from tokenspeed.engine.executor import Executor, InFlight
+    from tokenspeed.engine.mailbox import Mailbox
+    from tokenspeed.messages import EngineInput, Sampling, Submit
+
+log = logging.getLogger(__name__)
+
+STALLED_POLL_MS = 5
+"""How long to wait for a message when requests are alive but none can run and none is in flight."""
+
+
+class EngineLoop:
+    """Runs requests from a mailbox on an executor, as the scheduler decides."""
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, mailbox: Mailbox) -> None:
+        self._scheduler = scheduler
+        self._executor = executor
+        self._mailbox = mailbox
+        self._reporter = Reporter(scheduler)
+        self._sampling: dict[int, Sampling] = {}
+        self._stopping = False
+
+    def run(self) -> None:
+        """Until the front says stop; then in-flight work ends and nothing more is started."""
+        previous: InFlight | None = None
+        stalled = False
+        while not self._stopping:
+            self._receive(previous, stalled)
+            current = self._dispatch()
+            if previous is not None:
+                self._commit(previous)
+            stalled = current is None and previous is None
+            self._report()
+            previous = current
+        if previous is not None:
+            self._executor.collect(previous)
+
+    def _receive(self, previous: InFlight | None, stalled: bool) -> None:
+        if previous is not None:
+            timeout = 0
+        elif not self._scheduler.has_work():
+            self._check_idle()
+            timeout = None
+        else:
+            timeout = STALLED_POLL_MS if stalled else 0
+        for message in self._mailbox.receive(timeout):
+            self._apply(message)
+
+    def _apply(self, message: EngineInput) -> None:
+        for submit in message.submits:
+            self._submit(submit)
+        for request in message.aborts:
+            self._scheduler.abort(request)
+        if message.reset_cache:
+            self._scheduler.reset_prefix_cache()
+        if message.ask_ledger:
+            self._reporter.ask_ledger(message.ask_ledger)
+        self._stopping |= message.stop
+
+    def _submit(self, submit: Submit) -> None:
+        result = self._scheduler.submit(
+            submit.request,
+            np.frombuffer(submit.tokens, np.int32),
+            max_new_tokens=submit.max_new_tokens,
+            stop_ids=np.asarray(submit.stop_ids, np.int32),
+            namespace=submit.namespace,
+            deadline_ms=submit.deadline_ms,
+            now_ms=now_ms(),
+        )
+        if result.rejection == Rejection.ACCEPTED:
+            self._sampling[submit.request] = submit.sampling
+            self._reporter.received(submit.request)
+        else:
+            reason = Rejection(result.rejection).name.lower()
+            self._reporter.reject(
+                Rejected(submit.request, reason, result.needed, result.available)
+            )
+
+    def _dispatch(self) -> InFlight | None:
+        if not self._scheduler.has_work():
+            return None
+        buffers = self._executor.next_buffers()
+        plan = self._scheduler.plan(now_ms(), buffers.scheduler)
+        if plan.num_rows == 0:
+            return None
+        return self._executor.dispatch(plan, self._sampling)
+
+    def _commit(self, step: InFlight) -> None:
+        results = self._executor.collect(step)
+        self._scheduler.commit(step.plan.step, results.num_tokens, results.tokens, results.failed)
+
+    def _report(self) -> None:
+        output = self._reporter.collect()
+        if output is not None:
+            self._mailbox.send(output)
+        for request in self._reporter.take_finished():
+            self._sampling.pop(request, None)
+
+    def _check_idle(self) -> None:
+        """An idle engine owns no page but the prefix tree's; anything else is our fault, said at once."""
+        ledger = self._scheduler.ledger()
+        if not ledger.balanced or ledger.active or ledger.in_transfer:
+            raise RuntimeError(f"the page ledger does not balance while idle: {ledger.detail}")
+
+
+def now_ms() -> int:
+    """Milliseconds of the clock that deadlines are given in."""
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""What the engine tells the front: updates of requests, load, refusals, the page ledger."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tokenspeed._scheduler import Finish
+from tokenspeed.messages import CacheLedger, EngineOutput, Load, Rejected
+
+if TYPE_CHECKING:
+    from tokenspeed._scheduler import Scheduler
+
+NOT_A_NUMBER = "the model's logits for this request hold a NaN"
+
+
+class Reporter:
+    """Gathers what happened since the last message."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._received_ns: dict[int, int] = {}
+        self._rejected: list[Rejected] = []
+        self._finished: list[int] = []
+        self._ledger_asked = 0
+        self._told_idle = True
+
+    def received(self, request: int) -> None:
+        """Start the clock of a request."""
+        self._received_ns[request] = time.monotonic_ns()
+
+    def reject(self, rejected: Rejected) -> None:
+        """Tell the front with the next message."""
+        self._rejected.append(rejected)
+
+    def ask_ledger(self, number: int) -> None:
+        """Answer with the next message."""
+        self._ledger_asked = number
+
+    def take_finished(self) -> list[int]:
+        """Requests that ended since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def collect(self) -> EngineOutput | None:
+        """The next message, or None when nothing happened. Becoming idle is a happening."""
+        updates = self._scheduler.take_updates()
+        became_idle = not (self._told_idle or self._scheduler.has_work())
+        if not (len(updates.request) or self._rejected or self._ledger_asked or became_idle):
+            return None
+        self._told_idle = not self._scheduler.has_work()
+        output = EngineOutput(
+            request=updates.request.tobytes(),
+            token_start=updates.token_start.tobytes(),
+            tokens=updates.tokens.tobytes(),
+            finish=updates.finish.tobytes(),
+            stop_token=updates.stop_token.tobytes(),
+            cached_tokens=updates.cached_tokens.tobytes(),
+            age_us=self._ages(updates.request).tobytes(),
+            failure=self._end(updates.request, updates.finish),
+            rejected=self._rejected,
+            load=self._load(),
+            ledger=self._ledger() if self._ledger_asked else None,
+        )
+        self._rejected, self._ledger_asked = [], 0
+        return output
+
+    def _ages(self, requests: np.ndarray) -> np.ndarray:
+        now = time.monotonic_ns()
+        received = [self._received_ns[int(request)] for request in requests]
+        return (now - np.asarray(received, np.int64)) // 1000
+
+    def _end(self, requests: np.ndarray, finish: np.ndarray) -> dict[int, str]:
+        """Forget requests that ended; the reason of each that failed."""
+        failure = {}
+        for index in np.flatnonzero(finish):
+            request = int(requests[index])
+            if finish[index] == Finish.FAILED:
+                failure[request] = NOT_A_NUMBER
+            del self._received_ns[request]
+            self._finished.append(request)
+        return failure
+
+    def _load(self) -> Load:
+        gauges, counters = self._scheduler.gauges(), self._scheduler.counters()
+        return Load(
+            running=gauges.running + gauges.draining,
+            waiting=gauges.waiting,
+            waiting_tokens=gauges.waiting_tokens,
+            free_pages=gauges.free_pages,
+            cached_pages=gauges.cached_pages,
+            total_pages=gauges.total_pages,
+            steps=counters.steps,
+            retractions=counters.retractions,
+            prompt_tokens=counters.prompt_tokens,
+            cached_tokens=counters.cached_tokens,
+            output_tokens=counters.output_tokens,
+        )
+
+    def _ledger(self) -> CacheLedger:
+        ledger = self._scheduler.ledger()
+        return CacheLedger(
+            asked=self._ledger_asked,
+            total=ledger.total,
+            free=ledger.free,
+            cached=ledger.cached,
+            active=ledger.active,
+            in_transfer=ledger.in_transfer,
+            balanced=ledger.balanced,
+            idle=not self._scheduler.has_work(),
+            detail=ledger.detail,
+        )

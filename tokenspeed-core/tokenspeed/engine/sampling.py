@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Sampling of a step: parameters by slot, and the ops that turn hidden rows into tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+    from tokenspeed_sdk.modeling.context import BuildContext
+
+    from tokenspeed.engine.buffers import StepArrays
+    from tokenspeed.messages import Sampling
+
+FIELDS = {
+    "temperature": np.float32,
+    "top_k": np.int32,
+    "top_p": np.float32,
+    "min_p": np.float32,
+    "seed": np.int64,
+}
+
+
+class SamplingTable:
+    """Parameters of each slot's tenant, on the host."""
+
+    def __init__(self, slots: int) -> None:
+        self._columns = {name: np.zeros(slots, dtype) for name, dtype in FIELDS.items()}
+
+    def install(self, slot: int, sampling: Sampling) -> None:
+        """A new tenant moved into ``slot``. The 64 bits of the seed are kept as int64."""
+        columns = self._columns
+        columns["temperature"][slot] = sampling.temperature
+        columns["top_k"][slot] = sampling.top_k
+        columns["top_p"][slot] = sampling.top_p
+        columns["min_p"][slot] = sampling.min_p
+        columns["seed"][slot] = np.uint64(sampling.seed).view(np.int64)
+
+    def gather(self, slots: np.ndarray, into: dict[str, np.ndarray]) -> None:
+        """Write the parameters of ``slots`` into the first entries of the step's arrays."""
+        for name, column in self._columns.items():
+            np.take(column, slots, out=into[name][: len(slots)])
+
+
+class Sampler:
+    """The two ops between a forward pass and the next tokens."""
+
+    def __init__(self, context: BuildContext, vocab_size: int) -> None:
+        self.gather_rows = context.bind("gather_rows@1", "sampler.gather_rows").call
+        self._sample = context.bind("sample@1", "sampler.sample", vocab=vocab_size).call
+
+    def sample(self, logits: torch.Tensor, inputs: StepArrays, count: int) -> torch.Tensor:
+        """[count, vocabulary] -> [count] int64; -1 where a row's logits are not numbers."""
+        tokens: torch.Tensor = self._sample(
+            logits,
+            inputs.temperature[:count],
+            inputs.top_k[:count],
+            inputs.top_p[:count],
+            inputs.min_p[:count],
+            inputs.seed[:count],
+            inputs.emit_position[:count],
+        )
+        return tokens

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""From a launch plan to a running loop: device, model, weights, KV pool, scheduler.
+
+Each phase is timed and told to the front, which shows it on the admin port.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed_sdk.modeling import BuildContext, load_weights
+
+from tokenspeed._scheduler import CacheGroupConfig, Config, Scheduler
+from tokenspeed.cache.slab import Slab
+from tokenspeed.engine.buffers import Limits
+from tokenspeed.engine.executor import Executor
+from tokenspeed.engine.loop import EngineLoop
+from tokenspeed.engine.mailbox import Mailbox
+from tokenspeed.engine.memory import KvBudget, plan_kv
+from tokenspeed.messages import EngineLoading, EngineReady
+from tokenspeed.registry.kernels import KernelRegistry
+from tokenspeed.registry.models import load_model
+
+if TYPE_CHECKING:
+    from tokenspeed_sdk.contracts.model import CacheGroup, Model, ModelEntry
+    from tokenspeed_sdk.contracts.platform import Device, Platform
+
+    from tokenspeed.config import EngineConfig
+    from tokenspeed.process.launch import LaunchPlan
+
+log = logging.getLogger(__name__)
+
+PROGRESS_SECONDS = 2.0
+"""How often loading is logged."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model whose weights are on the device, with what its config says."""
+
+    model: Model
+    context: BuildContext
+    groups: tuple[CacheGroup, ...]
+    architecture: str
+    vocab_size: int
+    weight_bytes: int
+
+
+@contextmanager
+def start_engine(plan: LaunchPlan, platform: Platform) -> Iterator[EngineLoop]:
+    """Build everything and say that the engine is ready; release it at the end."""
+    mailbox = Mailbox(plan.ipc)
+    config = plan.engine
+    device = platform.open()
+    with _phase("load model", mailbox):
+        loaded = _load(plan, device, mailbox)
+    with _phase("allocate KV", mailbox):
+        budget = plan_kv(
+            config,
+            loaded.groups[0],
+            loaded.context.dtype,
+            loaded.context.max_model_len,
+            device.memory(),
+            device.capabilities,
+        )
+        slab = Slab(device, loaded.groups, config.page_size, budget.pages, loaded.context.dtype)
+    executor = _executor(loaded, device, slab, config, budget)
+    mailbox.send(_ready(loaded, slab, config, budget, plan))
+    gc.freeze()  # what lives now lives as long as the engine: no collection need look at it
+    yield EngineLoop(_scheduler(loaded, config, budget), executor, mailbox)
+    executor.close()
+    mailbox.close()
+
+
+def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox) -> LoadedModel:
+    config = plan.engine
+    folder = Path(config.model)
+    raw = json.loads((folder / "config.json").read_text())
+    entry = load_model(plan.plugins, raw["architectures"])
+    registry = KernelRegistry(plan.plugins, config.pins)
+    context = BuildContext(
+        kernels=registry,
+        device=device.capabilities,
+        torch_device=device.torch_device,
+        dtype=_dtype(config, device),
+        max_model_len=raw["max_position_embeddings"],
+        page_size=config.page_size,
+    )
+    model = _build(entry, raw, context)
+    registry.check_pins()
+    report = load_weights(model.weight_map(), folder, _Progress(mailbox))
+    model.prepare()
+    return LoadedModel(
+        model=model,
+        context=context,
+        groups=entry.cache_groups(entry.read_config(raw)),
+        architecture=raw["architectures"][0],
+        vocab_size=raw["vocab_size"],
+        weight_bytes=report.bytes,
+    )
+
+
+def _build(entry: type[ModelEntry] | ModelEntry, raw: dict[str, Any], context: BuildContext) -> Model:
+    return entry.build(entry.read_config(raw), context)
+
+
+def _dtype(config: EngineConfig, device: Device) -> str:
+    offered = device.capabilities.dtypes
+    if config.dtype == "auto":
+        return offered[0]
+    if config.dtype not in offered:
+        raise ValueError(
+            f"--dtype {config.dtype} is not among what the device computes in: "
+            f"{', '.join(offered)}; choose one of these"
+        )
+    return config.dtype
+
+
+def _executor(
+    loaded: LoadedModel, device: Device, slab: Slab, config: EngineConfig, budget: KvBudget
+) -> Executor:
+    return Executor(
+        loaded.model,
+        device,
+        loaded.context,
+        [slab.layers(group) for group in loaded.groups],
+        Limits(
+            sequences=config.max_num_seqs,
+            tokens=config.max_step_tokens,
+            groups=len(loaded.groups),
+            max_pages=-(-budget.max_model_len // config.page_size),
+        ),
+        loaded.vocab_size,
+    )
+
+
+def _scheduler(loaded: LoadedModel, config: EngineConfig, budget: KvBudget) -> Scheduler:
+    return Scheduler(
+        Config(
+            groups=[CacheGroupConfig(group.kind, config.page_size) for group in loaded.groups],
+            num_pages=budget.pages,
+            max_seqs=config.max_num_seqs,
+            max_model_len=budget.max_model_len,
+            max_step_tokens=config.max_step_tokens,
+            prefill_share=config.prefill_share,
+            prefix_cache=config.prefix_cache,
+        )
+    )
+
+
+def _ready(
+    loaded: LoadedModel, slab: Slab, config: EngineConfig, budget: KvBudget, plan: LaunchPlan
+) -> EngineReady:
+    return EngineReady(
+        max_model_len=budget.max_model_len,
+        vocab_size=loaded.vocab_size,
+        page_size=config.page_size,
+        total_pages=budget.pages,
+        max_num_seqs=config.max_num_seqs,
+        dtype=loaded.context.dtype,
+        platform=plan.plugins.platform,
+        architecture=loaded.architecture,
+        weight_bytes=loaded.weight_bytes,
+        kv_bytes=slab.bytes,
+    )
+
+
+class _Progress:
+    """Tells the front every change and the log now and then how much of the weights is read."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self._started = self._logged = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        self._mailbox.send(EngineLoading("load model", done, total))
+        now = time.monotonic()
+        if done == total or now - self._logged > PROGRESS_SECONDS:
+            self._logged = now
+            rate = done / max(now - self._started, 1e-9)
+            log.info(
+                "weights: %.0f of %.0f MB, %.0f MB/s", done / 1e6, total / 1e6, rate / 1e6
+            )
+
+
+@contextmanager
+def _phase(name: str, mailbox: Mailbox) -> Iterator[None]:
+    mailbox.send(EngineLoading(name, 0, 0))
+    started = time.monotonic()
+    yield
+    log.info("%s: %.2f s", name, time.monotonic() - started)

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""The front process: ``python -m tokenspeed.front``, started by the supervisor alone."""
+
+from __future__ import annotations
+
+from tokenspeed.process.child import start_child
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    plan, status = start_child()
+
+    import uvloop
+
+    from tokenspeed.front.server import serve
+
+    uvloop.run(serve(plan.front, plan.ipc, status.send))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""The front's end of the socket to the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+
+import msgspec
+import numpy as np
+import zmq
+import zmq.asyncio
+from zmq.utils.monitor import recv_monitor_message
+
+from tokenspeed.front.errors import EngineGone, FailedInEngine, RejectedByScheduler
+from tokenspeed.front.finish import Finish
+from tokenspeed.front.request import GenerationRequest
+from tokenspeed.front.stream import Stream
+from tokenspeed.messages import (
+    CacheLedger,
+    EngineInput,
+    EngineLoading,
+    EngineOutput,
+    EngineReady,
+    FromEngine,
+    Load,
+)
+
+log = logging.getLogger(__name__)
+
+STALL_S = 60.0
+"""An engine that has work and says nothing for so long does not serve."""
+_LAST_WORDS_S = 0.1
+"""Messages that the engine sent before it died are read for so long."""
+
+
+class EngineClient:
+    """Submits sequences and hands each what comes of it. Lives in one event loop.
+
+        async with EngineClient("ipc:///run/engine") as client:
+            ready = await client.wait_ready()
+            stream = client.open(request)
+
+    Attributes:
+        loading: the last progress report before it was ready.
+        ready: what the engine serves, once it does.
+        load: how busy the engine was at its last message.
+        gone: why the engine is no more.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.loading: EngineLoading | None = None
+        self.ready: EngineReady | None = None
+        self.load = Load()
+        self.gone: EngineGone | None = None
+        self._address = address
+        self._sequences: dict[int, tuple[Stream, int]] = {}
+        self._numbers = itertools.count(1)
+        self._ledgers: dict[int, asyncio.Future[CacheLedger]] = {}
+        self._outgoing = EngineInput()
+        self._flush_planned = False
+        self._changed = asyncio.Event()
+        self._quiet_since = time.monotonic()
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(FromEngine)
+
+    async def __aenter__(self) -> EngineClient:
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.setsockopt(zmq.SNDHWM, 0)  # an abort is never lost; the queue is bounded above
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.setsockopt(zmq.LINGER, 500)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._socket.bind(self._address)
+        self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._watch())]
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._flush()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.fail("the front is shutting down")
+        self._socket.disable_monitor()
+        self._monitor.close()
+        self._socket.close()
+        self._context.term()  # at most as long as the socket lingers
+
+    @property
+    def alive(self) -> int:
+        """Sequences that have not ended."""
+        return len(self._sequences)
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the last message of the engine while it had work; 0 when it has none."""
+        return time.monotonic() - self._quiet_since if self._sequences else 0.0
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the engine has work and has been silent for too long."""
+        return self.silent_s > STALL_S
+
+    async def wait_ready(self) -> EngineReady:
+        """Wait until the engine can serve. EngineGone when it ends before."""
+        while self.ready is None:
+            self._raise_if_gone()
+            self._changed.clear()
+            await self._changed.wait()
+        return self.ready
+
+    def open(self, request: GenerationRequest, deadline_ms: int = 0) -> Stream:
+        """Submit all sequences of a request, with those of the same loop tick in one message."""
+        self._raise_if_gone()
+        if not self._sequences:
+            self._quiet_since = time.monotonic()
+        ids = [next(self._numbers) for _ in range(request.n)]
+        stream = Stream(self, ids)
+        self._sequences.update((id_, (stream, i)) for i, id_ in enumerate(ids))
+        self._outgoing.submits.extend(request.submits(ids, deadline_ms))
+        self._plan_flush()
+        return stream
+
+    def abort(self, sequence: int) -> None:
+        """Stop a sequence; ignored when it has ended. The engine is told before it is forgotten."""
+        if sequence not in self._sequences:
+            return
+        self._outgoing.aborts.append(sequence)
+        self._plan_flush()
+        del self._sequences[sequence]
+
+    async def ledger(self, *, reset_cache: bool = False) -> CacheLedger:
+        """The engine's accounts of its pages; ``reset_cache``: after dropping what is cached."""
+        self._raise_if_gone()
+        number = next(self._numbers)
+        answer: asyncio.Future[CacheLedger] = asyncio.get_running_loop().create_future()
+        self._ledgers[number] = answer
+        while self._outgoing.ask_ledger:  # one question a message
+            await asyncio.sleep(0)
+        self._outgoing.ask_ledger = number
+        self._outgoing.reset_cache |= reset_cache
+        self._plan_flush()
+        try:
+            return await answer
+        finally:
+            self._ledgers.pop(number, None)
+
+    def fail(self, cause: str) -> None:
+        """End every stream and question with the cause; only the first cause counts."""
+        if self.gone is not None:
+            return
+        self.gone = EngineGone(cause)
+        for stream, _ in self._sequences.values():
+            stream.fail(self.gone)
+        self._sequences.clear()
+        for answer in self._ledgers.values():
+            if not answer.done():
+                answer.set_exception(self.gone)
+        self._changed.set()
+
+    def _raise_if_gone(self) -> None:
+        if self.gone is not None:
+            raise self.gone
+
+    def _plan_flush(self) -> None:
+        if not self._flush_planned:
+            self._flush_planned = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_planned = False
+        message, self._outgoing = self._outgoing, EngineInput()
+        if self.gone is None and message != EngineInput():
+            self._socket.send(self._encoder.encode(message))
+
+    async def _receive(self) -> None:
+        try:
+            while True:
+                self._dispatch(self._decoder.decode(await self._socket.recv()))
+        except (msgspec.DecodeError, ValueError) as error:
+            log.exception("cannot read the engine's message")
+            self.fail(f"its message cannot be read ({error})")
+
+    async def _watch(self) -> None:
+        await recv_monitor_message(self._monitor)
+        await asyncio.sleep(_LAST_WORDS_S)
+        self.fail("its process closed the connection; its last log lines say why")
+
+    def _dispatch(self, message: FromEngine) -> None:
+        self._quiet_since = time.monotonic()
+        if isinstance(message, EngineOutput):
+            self._dispatch_output(message)
+        elif isinstance(message, EngineReady):
+            self.ready = message
+            self._changed.set()
+        else:
+            self.loading = message
+
+    def _dispatch_output(self, output: EngineOutput) -> None:
+        self.load = output.load
+        self._dispatch_updates(output)
+        for rejected in output.rejected:
+            if entry := self._sequences.pop(rejected.request, None):
+                stream, index = entry
+                stream.news_of(index).error = RejectedByScheduler(
+                    rejected.reason, rejected.needed, rejected.available
+                )
+        if output.ledger is not None:
+            answer = self._ledgers.get(output.ledger.asked)
+            if answer is not None and not answer.done():
+                answer.set_result(output.ledger)
+
+    def _dispatch_updates(self, output: EngineOutput) -> None:
+        requests = np.frombuffer(output.request, np.uint64).tolist()
+        start = np.frombuffer(output.token_start, np.int32).tolist()
+        tokens = np.frombuffer(output.tokens, np.int32).tolist()
+        stop_token = np.frombuffer(output.stop_token, np.int32).tolist()
+        cached_tokens = np.frombuffer(output.cached_tokens, np.int32).tolist()
+        age_us = np.frombuffer(output.age_us, np.int64).tolist()
+        for i, request in enumerate(requests):
+            entry = self._sequences.get(request)
+            if entry is None:  # aborted here, its end is on the way
+                continue
+            stream, index = entry
+            news = stream.news_of(index)
+            if not news.tokens:
+                news.age_us = age_us[i]
+            news.tokens += tokens[start[i] : start[i + 1]]
+            news.cached_tokens = cached_tokens[i]
+            if output.finish[i] != Finish.NONE:
+                news.finish = Finish(output.finish[i])
+                news.stop_token = stop_token[i]
+                if news.finish == Finish.FAILED:
+                    news.error = FailedInEngine(output.failure.get(request, "no reason given"))
+                del self._sequences[request]

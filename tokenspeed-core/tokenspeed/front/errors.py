@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Why a request ends without an answer. Each text says what, with which numbers, and what to do."""
+
+# ruff: noqa: N818 (named for what happened: that is what a caller catches)
+
+from __future__ import annotations
+
+_SHOWN = 80
+
+
+class RequestError(Exception):
+    """One request failed; the server goes on."""
+
+
+class InvalidRequest(RequestError):
+    """A field is out of range, or names something that is not built.
+
+    Attributes:
+        field: the parameter, as the API names it.
+        value: what was given.
+        allowed: the range, as a phrase that completes "must be".
+    """
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        self.field, self.value, self.allowed = field, value, allowed
+        super().__init__(f"{field} is {_shown(value)}, but must be {allowed}")
+
+
+class RejectedByScheduler(RequestError):
+    """The request can never run here: it needs more than the engine has."""
+
+    def __init__(self, reason: str, needed: int, available: int) -> None:
+        super().__init__(
+            f"the engine refused the request ({reason}): it needs {needed}, {available} available; "
+            "shorten the prompt or max_tokens"
+        )
+
+
+class DuplicateRequest(RequestError):
+    """A request with this id is running."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"request_id {_shown(request_id)} is already running; use a new id")
+
+
+class QueueFull(RequestError):
+    """No place to wait."""
+
+    def __init__(self, alive: int, wanted: int, running: int, waiting: int) -> None:
+        super().__init__(
+            f"the queue is full: {alive} sequences are alive and {wanted} more were asked for, but "
+            f"{running} may run and {waiting} may wait (max_queue); try again later"
+        )
+
+
+class DeadlineExceeded(RequestError):
+    """The request took longer than the server allows."""
+
+    def __init__(self, seconds: float, *, by_engine: bool) -> None:
+        who = "the engine stopped it" if by_engine else "the engine did not answer in time"
+        super().__init__(f"the request did not end within {seconds:g} s (request_timeout); {who}")
+
+
+class FailedInEngine(RequestError):
+    """The engine could not compute this request."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the engine failed this request: {reason}")
+
+
+class EngineGone(RequestError):
+    """The engine process ended, and all requests with it."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"the engine is gone: {cause}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

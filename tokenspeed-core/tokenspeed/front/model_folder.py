@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""What the model's folder says about tokens, text and sampling; weights are the engine's matter."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import zipfile
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenspeed.front.errors import InvalidRequest
+from tokenspeed.front.request import SamplingParams, resolve_sampling
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+log = logging.getLogger(__name__)
+
+_BUNDLED = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "config.json",
+    "generation_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "*.tiktoken",
+    "*.jinja",
+    "*processor_config.json",
+)
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
+_DEFAULTS = ("temperature", "top_p", "top_k", "min_p")
+_PENALTIES = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
+
+
+class ModelFolder:
+    """Reads each file once. FileNotFoundError names the file that is missing."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path).resolve()
+        self.config = self._json("config.json", required=True)
+        self.generation_config = self._json("generation_config.json")
+        self.tokenizer_config = self._json("tokenizer_config.json")
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The fast tokenizer; takes up to a second."""
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_file(str(self._existing("tokenizer.json")))
+
+    def eos_ids(self, vocab_size: int) -> tuple[int, ...]:
+        """Token ids that end an answer: of generation_config.json, else of config.json."""
+        for source in (self.generation_config, self.config, self.config.get("text_config") or {}):
+            named = source.get("eos_token_id")
+            if named is not None:
+                ids = tuple(named) if isinstance(named, list) else (named,)
+                return tuple(id_ for id_ in ids if 0 <= id_ < vocab_size)
+        log.warning(
+            "%s names no eos_token_id: answers end at max_tokens or a stop string only", self.path
+        )
+        return ()
+
+    def special_id(self, name: str) -> int | None:
+        """``bos_token_id`` or ``pad_token_id``, where the model has one."""
+        for source in (self.generation_config, self.config):
+            if isinstance(source.get(name), int):
+                return int(source[name])
+        return None
+
+    def sampling_defaults(self) -> dict[str, float]:
+        """The model's sampling defaults, as far as they are built; the others are logged."""
+        given = {k: self.generation_config[k] for k in _DEFAULTS if k in self.generation_config}
+        for name, neutral in _PENALTIES.items():
+            if self.generation_config.get(name, neutral) not in (neutral, None):
+                log.warning("generation_config.json: %s is not built and ignored", name)
+        usable = {}
+        for name, value in given.items():
+            try:
+                resolve_sampling(SamplingParams(**{name: value}))
+            except InvalidRequest as error:
+                log.warning("generation_config.json: %s; ignored", error)
+            else:
+                usable[name] = value
+        return usable
+
+    def bundle(self) -> tuple[bytes, str]:
+        """(zip of all that a tokenizer needs, its sha256 in hex); equal folders, equal bytes."""
+        files = sorted({file for pattern in _BUNDLED for file in self.path.glob(pattern)})
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            for file in files:
+                archive.writestr(zipfile.ZipInfo(file.name, _ZIP_EPOCH), file.read_bytes())
+        data = buffer.getvalue()
+        return data, hashlib.sha256(data).hexdigest()
+
+    def _json(self, name: str, *, required: bool = False) -> dict[str, Any]:
+        if not required and not (self.path / name).is_file():
+            return {}
+        content = json.loads(self._existing(name).read_text("utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"{self.path / name} must hold a JSON object")
+        return content
+
+    def _existing(self, name: str) -> Path:
+        file = self.path / name
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"{file} is missing: a model is a folder with config.json and tokenizer.json"
+            )
+        return file

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""From the gateway's messages to ours, and back. Nothing is decided here but what is not built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from smg_grpc_proto import tokenspeed_scheduler_pb2 as pb
+
+from tokenspeed.front.errors import InvalidRequest
+from tokenspeed.front.generation import Output
+from tokenspeed.front.request import SamplingParams
+
+_OPTIONAL = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "max_new_tokens": "max_tokens",
+    "sampling_seed": "seed",
+    "json_schema": "json_schema",
+    "regex": "regex",
+    "ebnf_grammar": "ebnf",
+    "structural_tag": "structural_tag",
+}
+"""Fields with presence: theirs -> ours."""
+_UNBUILT_MESSAGES = ("mm_inputs", "encode_bootstrap_info", "kv_bootstrap_info")
+
+
+def sampling_params(request: Any) -> SamplingParams:
+    """Of a GenerateRequest. InvalidRequest for fields that only this protocol has."""
+    _check_unbuilt(request)
+    theirs = request.sampling_params
+    given = {
+        ours: getattr(theirs, name) for name, ours in _OPTIONAL.items() if theirs.HasField(name)
+    }
+    return SamplingParams(
+        **given,
+        min_tokens=theirs.min_new_tokens,
+        n=theirs.n or 1,
+        stop=tuple(theirs.stop),
+        stop_token_ids=tuple(theirs.stop_token_ids),
+        ignore_eos=theirs.ignore_eos,
+        skip_special_tokens=theirs.skip_special_tokens,
+        keep_stop_token=theirs.no_stop_trim,
+        logit_bias=dict(theirs.logit_bias),
+        logprobs=request.return_logprob,
+    )
+
+
+def _check_unbuilt(request: Any) -> None:
+    if request.HasField("logprob_start_len") and request.logprob_start_len != -1:
+        raise _unbuilt("logprob_start_len", request.logprob_start_len, "-1")
+    if request.top_logprobs_num:
+        raise _unbuilt("top_logprobs_num", request.top_logprobs_num, "0")
+    if request.token_ids_logprob:
+        raise _unbuilt("token_ids_logprob", list(request.token_ids_logprob), "empty")
+    if request.data_parallel_rank:
+        raise _unbuilt("data_parallel_rank", request.data_parallel_rank, "0")
+    if request.sampling_params.HasField("custom_params"):
+        raise _unbuilt("custom_params", dict(request.sampling_params.custom_params), "absent")
+    for name in _UNBUILT_MESSAGES:
+        if request.HasField(name):
+            raise _unbuilt(name, "present", "absent")
+
+
+def _unbuilt(field: str, value: object, only: str) -> InvalidRequest:
+    return InvalidRequest(field, value, f"{only}: nothing else is built yet")
+
+
+def chunk_response(request_id: str, prompt_tokens: int, output: Output) -> Any:
+    """New tokens of one sequence."""
+    chunk = pb.GenerateStreamChunk(
+        token_ids=output.token_ids,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=output.completion_tokens,
+        cached_tokens=output.cached_tokens,
+        index=output.index,
+    )
+    return pb.GenerateResponse(request_id=request_id, chunk=chunk)
+
+
+def complete_response(
+    request_id: str, prompt_tokens: int, output: Output, output_ids: list[int]
+) -> Any:
+    """The end of one sequence."""
+    complete = pb.GenerateComplete(
+        output_ids=output_ids,
+        finish_reason=output.finish_reason,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=output.completion_tokens,
+        cached_tokens=output.cached_tokens,
+        index=output.index,
+    )
+    if output.stop_string is not None:
+        complete.matched_stop_str = output.stop_string
+    elif output.stop_token is not None:
+        complete.matched_token_id = output.stop_token
+    return pb.GenerateResponse(request_id=request_id, complete=complete)

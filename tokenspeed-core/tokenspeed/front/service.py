@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""The gRPC service that the gateway calls: package tokenspeed.grpc.scheduler."""
+
+# ruff: noqa: N802 (the protocol names the methods)
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from smg_grpc_proto import tokenspeed_scheduler_pb2 as pb
+from smg_grpc_proto import tokenspeed_scheduler_pb2_grpc as pb_grpc
+from smg_grpc_proto.generated import common_pb2 as common
+
+from tokenspeed.front import errors, proto
+from tokenspeed.front.generation import Generation, Output
+from tokenspeed.front.loads import Throughput, loads_response
+from tokenspeed.front.request import GenerationRequest, Limits
+from tokenspeed.front.server_info import model_info_response, server_info_response
+
+if TYPE_CHECKING:
+    from tokenspeed.config import FrontConfig
+    from tokenspeed.front.engine_client import EngineClient
+    from tokenspeed.front.metrics import Metrics, Outcome
+    from tokenspeed.front.model_folder import ModelFolder
+    from tokenspeed.messages import EngineReady
+
+log = logging.getLogger(__name__)
+
+BACKSTOP_S = 5.0
+"""So much later than the deadline the front ends what the engine, or a client that does not read,
+left open."""
+_SLICE = 64 * 1024
+_FLUSH_POLL_S = 0.05
+_STOP_GRACE_S = 1.0
+_SERVER_OPTIONS = [
+    # The gateway pings idle connections every 30 s.
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.max_send_message_length", 512 << 20),
+    ("grpc.max_receive_message_length", 512 << 20),
+    ("grpc.so_reuseport", 0),  # a taken port is an error, not a second listener
+]
+_CODES: list[tuple[type[errors.RequestError], grpc.StatusCode, Outcome]]
+_CODES = [
+    (errors.InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT, "invalid"),
+    (errors.RejectedByScheduler, grpc.StatusCode.INVALID_ARGUMENT, "invalid"),
+    (errors.DuplicateRequest, grpc.StatusCode.ALREADY_EXISTS, "invalid"),
+    (errors.QueueFull, grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected"),
+    (errors.DeadlineExceeded, grpc.StatusCode.DEADLINE_EXCEEDED, "expired"),
+    (errors.FailedInEngine, grpc.StatusCode.INTERNAL, "failed"),
+    (errors.EngineGone, grpc.StatusCode.UNAVAILABLE, "failed"),
+]
+
+
+class SchedulerService:
+    """One engine behind the gateway's protocol. Made once the engine is ready.
+
+    No RPC sends initial metadata by itself: with it, an error before the first token would come
+    inside a 200, and the gateway would not notice that its client left.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        ready: EngineReady,
+        folder: ModelFolder,
+        config: FrontConfig,
+        metrics: Metrics,
+    ) -> None:
+        self._client = client
+        self._ready = ready
+        self._folder = folder
+        self._config = config
+        self._metrics = metrics
+        self._limits = Limits(
+            max_model_len=ready.max_model_len,
+            vocab_size=ready.vocab_size,
+            eos_ids=folder.eos_ids(ready.vocab_size),
+        )
+        self._running: dict[str, Generation] = {}
+        self._started = time.time()
+        self._throughput = Throughput()
+        self._model_info = model_info_response(folder, ready, config, self._limits)
+
+    async def Generate(self, request: Any, context: Any) -> None:
+        """Stream the answer, or send it whole. Leaving in any way stops the engine's work."""
+        outcome: Outcome = "failed"
+        try:
+            outcome = await self._generate(request, context)
+        except errors.RequestError as error:
+            code, outcome = _code(error)
+            await context.abort(code, str(error))
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        finally:
+            self._metrics.request_ended(outcome)
+
+    async def Abort(self, request: Any, context: Any) -> Any:
+        """The gateway's client left. Late aborts are legal: they find nothing."""
+        generation = self._running.get(request.request_id)
+        if generation is None:
+            return pb.AbortResponse(success=False, message="no such request is running")
+        generation.abort()
+        return pb.AbortResponse(success=True, message="aborted")
+
+    async def HealthCheck(self, request: Any, context: Any) -> Any:
+        """Healthy as long as the engine answers."""
+        if self._client.gone is not None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(self._client.gone))
+        if self._client.stalled:
+            message = f"the engine has said nothing for {self._client.silent_s:.0f} s"
+            return pb.HealthCheckResponse(healthy=False, message=message)
+        return pb.HealthCheckResponse(healthy=True, message="serving")
+
+    async def GetModelInfo(self, request: Any, context: Any) -> Any:
+        """What the gateway needs to tokenize and to check lengths."""
+        return self._model_info
+
+    async def GetServerInfo(self, request: Any, context: Any) -> Any:
+        """What the engine was started with."""
+        return server_info_response(
+            self._folder, self._ready, self._config, len(self._running), self._started
+        )
+
+    async def GetLoads(self, request: Any, context: Any) -> Any:
+        """How busy the engine is."""
+        load = self._client.load
+        throughput = self._throughput.rate(load.output_tokens)
+        return loads_response(load, self._ready, set(request.include), throughput)
+
+    async def FlushCache(self, request: Any, context: Any) -> Any:
+        """Drop cached prefixes once nothing runs; waits for that up to ``timeout_s``."""
+        give_up = time.monotonic() + request.timeout_s
+        try:
+            while not (ledger := await self._client.ledger(reset_cache=True)).idle:
+                if time.monotonic() >= give_up:
+                    message = f"{self._client.alive} sequences are running; raise timeout_s"
+                    return common.FlushCacheResponse(success=False, message=message)
+                await asyncio.sleep(_FLUSH_POLL_S)
+        except errors.EngineGone as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        message = f"{ledger.cached} of {ledger.total} pages are cached now"
+        return common.FlushCacheResponse(success=ledger.cached == 0, message=message)
+
+    async def GetTokenizer(self, request: Any, context: Any) -> None:
+        """The tokenizer's files, for a gateway that cannot read the model's folder."""
+        data, sha256 = await asyncio.to_thread(self._folder.bundle)
+        for start in range(0, len(data), _SLICE):
+            last = start + _SLICE >= len(data)
+            chunk = common.GetTokenizerChunk(
+                data=data[start : start + _SLICE], sha256=sha256 if last else ""
+            )
+            await context.write(chunk)
+
+    async def SubscribeKvEvents(self, request: Any, context: Any) -> None:
+        """Not built; the gateway then routes by its own approximation."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "KV events are not built yet")
+
+    async def StartProfile(self, request: Any, context: Any) -> None:
+        """Not built."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "profiling is not built yet")
+
+    async def StopProfile(self, request: Any, context: Any) -> None:
+        """Not built."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "profiling is not built yet")
+
+    async def _generate(self, request: Any, context: Any) -> Outcome:
+        generation_request = self._validated(request)
+        self._admit(request.request_id, generation_request.n)
+        generation = Generation(
+            self._client,
+            generation_request,
+            tokenizer=self._folder.tokenizer if generation_request.stop else None,
+            timeout_s=self._config.request_timeout,
+        )
+        self._running[request.request_id] = generation
+        timeout_s = self._config.request_timeout
+        try:
+            async with asyncio.timeout(timeout_s + BACKSTOP_S):
+                with generation:  # aborts before the request is forgotten
+                    return await self._send(generation, generation_request, request, context)
+        except TimeoutError:
+            raise errors.DeadlineExceeded(timeout_s, by_engine=False) from None
+        finally:
+            del self._running[request.request_id]
+
+    def _validated(self, request: Any) -> GenerationRequest:
+        if not request.request_id:
+            raise errors.InvalidRequest("request_id", "", "a unique non-empty string")
+        params = proto.sampling_params(request)
+        return GenerationRequest.validated(request.tokenized.input_ids, params, self._limits)
+
+    def _admit(self, request_id: str, n: int) -> None:
+        if request_id in self._running:
+            raise errors.DuplicateRequest(request_id)
+        running, waiting = self._ready.max_num_seqs, self._config.max_queue
+        if self._client.alive + n > running + waiting:
+            raise errors.QueueFull(self._client.alive, n, running, waiting)
+
+    async def _send(
+        self, generation: Generation, validated: GenerationRequest, request: Any, context: Any
+    ) -> Outcome:
+        outcome: Outcome = "stop"
+        whole: list[list[int]] = [[] for _ in range(validated.n)]
+        while not generation.done:
+            for output in await generation.next():
+                if output.age_us is not None:
+                    self._metrics.first_token(output.age_us)
+                if not request.stream:
+                    whole[output.index] += output.token_ids
+                elif output.token_ids:
+                    await context.write(
+                        proto.chunk_response(request.request_id, validated.prompt_tokens, output)
+                    )
+                if output.finish_reason is not None:
+                    outcome = output.finish_reason
+                    await self._send_end(output, whole[output.index], validated, request, context)
+        return outcome
+
+    async def _send_end(
+        self,
+        output: Output,
+        output_ids: list[int],
+        validated: GenerationRequest,
+        request: Any,
+        context: Any,
+    ) -> None:
+        await context.write(
+            proto.complete_response(request.request_id, validated.prompt_tokens, output, output_ids)
+        )
+
+
+def _code(error: errors.RequestError) -> tuple[grpc.StatusCode, Outcome]:
+    return next((code, outcome) for kind, code, outcome in _CODES if isinstance(error, kind))
+
+
+class GrpcServer:
+    """The service on a port of 127.0.0.1.
+
+    Attributes:
+        port: where it listens.
+    """
+
+    def __init__(self, service: SchedulerService, port: int) -> None:
+        """Bind; 0 takes a free port. RuntimeError when the port is taken."""
+        self._server = grpc.aio.server(options=_SERVER_OPTIONS)
+        pb_grpc.add_TokenSpeedSchedulerServicer_to_server(service, self._server)
+        self.port: int = self._server.add_insecure_port(f"127.0.0.1:{port}")
+
+    async def __aenter__(self) -> GrpcServer:
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._server.stop(_STOP_GRACE_S)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""What one request gets from the engine, gathered while nobody reads."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tokenspeed.front.errors import RequestError
+from tokenspeed.front.finish import Finish
+
+if TYPE_CHECKING:
+    from tokenspeed.front.engine_client import EngineClient
+
+
+class Delta:
+    """News of one sequence since the last look.
+
+    Attributes:
+        index: which of the request's n sequences.
+        tokens: new token ids, a matched stop token included.
+        stop_token: the stop id that matched, else -1.
+        cached_tokens: prompt tokens that the engine did not compute.
+        age_us: microseconds from the engine's receipt to the first of these tokens.
+        error: why the sequence failed.
+    """
+
+    __slots__ = ("age_us", "cached_tokens", "error", "finish", "index", "stop_token", "tokens")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.tokens: list[int] = []
+        self.finish = Finish.NONE
+        self.stop_token = -1
+        self.cached_tokens = 0
+        self.age_us = 0
+        self.error: RequestError | None = None
+
+
+class Stream:
+    """The n sequences of one request. The client fills it, one reader empties it."""
+
+    def __init__(self, client: EngineClient, ids: list[int]) -> None:
+        self._client = client
+        self._ids = ids
+        self._news: dict[int, Delta] = {}
+        self._arrived = asyncio.Event()
+        self._failure: RequestError | None = None
+
+    async def take(self) -> list[Delta]:
+        """All news, one Delta a sequence; waits for some. Raises what the stream failed with."""
+        while not self._news:
+            if self._failure is not None:
+                raise self._failure
+            await self._arrived.wait()
+        self._arrived.clear()
+        news, self._news = self._news, {}
+        return list(news.values())
+
+    def news_of(self, index: int) -> Delta:
+        """Where to add news of a sequence; wakes the reader."""
+        self._arrived.set()
+        delta = self._news.get(index)
+        if delta is None:
+            delta = self._news[index] = Delta(index)
+        return delta
+
+    def fail(self, error: RequestError) -> None:
+        """End the stream, after the news that it has."""
+        self._failure = error
+        self._arrived.set()
+
+    def abort(self, index: int) -> None:
+        """Stop one sequence; nothing more comes of it."""
+        self._client.abort(self._ids[index])
+
+    def close(self) -> None:
+        """Stop all sequences that still run."""
+        for request in self._ids:
+            self._client.abort(request)

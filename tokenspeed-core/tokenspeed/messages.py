@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""What front and engine say to each other: one flat message per step each way.
+
+msgpack over an ipc socket. Arrays travel as little-endian bytes and are read in place with numpy.
+Times are milliseconds of the monotonic clock, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Sampling(msgspec.Struct, frozen=True, array_like=True):
+    """Resolved sampling parameters: every field has a value, the seed too."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+
+
+class Submit(msgspec.Struct, frozen=True, array_like=True):
+    """One sequence to generate. ``tokens``: int32 bytes. ``deadline_ms``: 0 for none."""
+
+    request: int
+    tokens: bytes
+    max_new_tokens: int
+    stop_ids: list[int]
+    sampling: Sampling
+    namespace: int = 0
+    deadline_ms: int = 0
+
+
+class EngineInput(msgspec.Struct, array_like=True, tag="input"):
+    """Front to engine. ``ask_ledger``: answer with a CacheLedger, echoing the number (0: don't)."""
+
+    submits: list[Submit] = []
+    aborts: list[int] = []
+    ask_ledger: int = 0
+    reset_cache: bool = False
+    stop: bool = False
+
+
+class Load(msgspec.Struct, frozen=True, array_like=True):
+    """How busy the engine is, with every EngineOutput."""
+
+    running: int = 0
+    waiting: int = 0
+    waiting_tokens: int = 0
+    free_pages: int = 0
+    cached_pages: int = 0
+    total_pages: int = 0
+    steps: int = 0
+    retractions: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+
+class Rejected(msgspec.Struct, frozen=True, array_like=True):
+    """A submit that the scheduler refused."""
+
+    request: int
+    reason: str
+    needed: int
+    available: int
+
+
+class CacheLedger(msgspec.Struct, frozen=True, array_like=True):
+    """Accounts of all pages, found by walking their owners."""
+
+    asked: int
+    total: int
+    free: int
+    cached: int
+    active: int
+    in_transfer: int
+    balanced: bool
+    idle: bool
+    detail: str
+
+
+class EngineOutput(msgspec.Struct, array_like=True, tag="output"):
+    """Engine to front, at most one a step: n updates in order of happening.
+
+    Attributes:
+        request: uint64[n].
+        token_start: int32[n + 1] into tokens.
+        tokens: int32.
+        finish: uint8[n], values of tokenspeed._scheduler.Finish.
+        stop_token: int32[n], the stop id that matched, else -1.
+        cached_tokens: int32[n], prompt tokens that were not computed.
+        age_us: int64[n], microseconds since the engine received the request.
+        failure: request -> what failed it, for rows with Finish.FAILED.
+    """
+
+    request: bytes = b""
+    token_start: bytes = b""
+    tokens: bytes = b""
+    finish: bytes = b""
+    stop_token: bytes = b""
+    cached_tokens: bytes = b""
+    age_us: bytes = b""
+    failure: dict[int, str] = {}
+    rejected: list[Rejected] = []
+    load: Load = Load()
+    ledger: CacheLedger | None = None
+
+
+class EngineLoading(msgspec.Struct, frozen=True, array_like=True, tag="loading"):
+    """Engine to front while it starts."""
+
+    phase: str
+    bytes_done: int
+    bytes_total: int
+
+
+class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
+    """Engine to front, once: what it can serve.
+
+    Attributes:
+        max_model_len: tokens of prompt and answer together, min(context, KV pool).
+    """
+
+    max_model_len: int
+    vocab_size: int
+    page_size: int
+    total_pages: int
+    max_num_seqs: int
+    dtype: str
+    platform: str
+    architecture: str
+    weight_bytes: int
+    kv_bytes: int
+
+
+FromEngine = EngineOutput | EngineLoading | EngineReady

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""What can go wrong with plugins. Each error says what, where, and the one thing to do."""
+
+from __future__ import annotations
+
+import difflib
+import traceback
+from collections.abc import Iterable
+
+
+class PluginError(Exception):
+    """Base of all; ``str()`` is the whole message."""
+
+    def __init__(self, what: str, *, where: str, fix: str) -> None:
+        super().__init__(f"{what}\n  where: {where}\n  to do: {fix}")
+        self.what = what
+        self.where = where
+        self.fix = fix
+
+
+class ManifestError(PluginError):
+    """A manifest that is absent, unreadable, or says something it may not."""
+
+
+class ContractError(PluginError):
+    """A plugin written against a contract number that this engine does not serve."""
+
+
+class DuplicateClaimError(PluginError):
+    """Two distributions claim the same key."""
+
+
+class UnknownNameError(PluginError):
+    """Somebody named what does not exist."""
+
+
+class WheelAbsentError(PluginError):
+    """No installed distribution provides what is needed."""
+
+
+class DeclinedError(PluginError):
+    """What was asked for works, but not here."""
+
+
+class AmbiguousError(PluginError):
+    """Several candidates are equally good and the operator must choose."""
+
+
+class LoadError(PluginError):
+    """A plugin's code raised; the cause is chained and part of the message."""
+
+
+class BrokenPromiseError(PluginError):
+    """A plugin's code does not provide what its manifest says."""
+
+
+class PlanMismatchError(PluginError):
+    """A child process resolved its plugins differently from its parent."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A suggestion to put in front of an error's fix, or the list of what there is."""
+    names = sorted(set(known))
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f'did you mean "{close[0]}"?'
+    return f"there is: {', '.join(names)}" if names else "there is none"
+
+
+def describe(error: BaseException) -> str:
+    """The message of an error and of all its causes, for people."""
+    if isinstance(error, PluginError):
+        return str(error)
+    return "\n  caused by ".join(_chain(error))
+
+
+def load_failed(error: Exception, *, what: str, owner: str, distribution: str) -> LoadError:
+    """A LoadError for what a plugin's code raised. Raise it ``from error``."""
+    causes = "\n  cause: ".join(_chain(error))
+    return LoadError(
+        f"{what} of {owner} failed to load\n  cause: {causes}",
+        where=_deepest_frame(error),
+        fix=_fix_for(error, distribution),
+    )
+
+
+def _chain(error: BaseException) -> list[str]:
+    lines = []
+    cause: BaseException | None = error
+    while cause is not None:
+        lines.append("".join(traceback.format_exception_only(cause)).rstrip())
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return lines
+
+
+def _root(error: BaseException) -> BaseException:
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return error if cause is None else _root(cause)
+
+
+def _deepest_frame(error: BaseException) -> str:
+    frames = traceback.extract_tb(_root(error).__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown"
+
+
+def _fix_for(error: BaseException, distribution: str) -> str:
+    root = _root(error)
+    if isinstance(root, ModuleNotFoundError):
+        return (
+            f"run 'pip check', then install what {distribution} needs: "
+            f"pip install --force-reinstall {distribution}"
+        )
+    if isinstance(root, OSError | ImportError) and ".so" in str(root):
+        return (
+            f"a native library does not load; install the build of {distribution} for this "
+            f"machine's toolkit, or remove it: pip uninstall {distribution}"
+        )
+    return f"report it to the authors of {distribution}, or remove it: pip uninstall {distribution}"

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Which wheel to suggest when nothing installed provides what is needed. Data for messages only."""
+
+from __future__ import annotations
+
+DEFAULT_PLATFORM_WHEEL = "tokenspeed-cpu"
+
+PLATFORM_WHEELS = {"cpu": "tokenspeed-cpu"}
+
+ARCHITECTURE_WHEELS = {"LlamaForCausalLM": "tokenspeed-models"}

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""The gateway process, HTTP in and gRPC to the front: its arguments, and when it is ready."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shlex
+
+import msgspec
+
+from tokenspeed.process.ports import any_free
+
+MODULE = "tokenspeed.process.gateway_shim"
+
+_LOCAL = "127.0.0.1"
+_EVERYWHERE = {"0.0.0.0": _LOCAL, "::": "::1"}  # address to listen on -> to talk to
+
+
+class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator chose for the HTTP side.
+
+    Attributes:
+        port: a free one.
+        api_key: clients must send it as bearer token; None lets everybody in.
+    """
+
+    host: str = _LOCAL
+    port: int
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
+    chat_template: str | None = None
+    api_key: str | None = None
+
+
+def gateway_arguments(config: GatewayConfig, grpc_port: int) -> list[str]:
+    """Arguments of "smg launch" for one worker: the front on this machine."""
+    arguments = ["--host", config.host, "--port", str(config.port)]
+    arguments += ["--prometheus-host", _LOCAL, "--prometheus-port", str(any_free(_LOCAL))]
+    arguments += ["--worker-urls", f"grpc://{_LOCAL}:{grpc_port}", "--policy", "passthrough"]
+    arguments += ["--worker-startup-check-interval", "1", "--shutdown-grace-period-secs", "1"]
+    arguments += ["--tokenizer-cache-enable-l0", "--tokenizer-cache-enable-l1"]
+    arguments += ["--log-level", "warn", "--disable-retries", "--disable-circuit-breaker"]
+    for flag, value in (
+        ("--tool-call-parser", config.tool_call_parser),
+        ("--reasoning-parser", config.reasoning_parser),
+        ("--chat-template", config.chat_template),
+        ("--api-key", config.api_key),
+    ):
+        if value is not None:
+            arguments += [flag, value]
+    return arguments
+
+
+def is_ready(config: GatewayConfig) -> bool:
+    """Whether the gateway has a worker that can serve."""
+    connection = http.client.HTTPConnection(_reachable(config.host), config.port, timeout=1)
+    try:
+        connection.request("GET", "/readiness")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def curl_line(config: GatewayConfig, model: str) -> str:
+    """A command that talks to the server, to be pasted into a shell."""
+    host = _reachable(config.host)
+    address = f"[{host}]" if ":" in host else host
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello"}]}
+    parts = ["curl", f"http://{address}:{config.port}/v1/chat/completions"]
+    parts += ["-H", shlex.quote("Content-Type: application/json")]
+    if config.api_key is not None:
+        parts += ["-H", '"Authorization: Bearer $TOKENSPEED_API_KEY"']
+    return " ".join([*parts, "-d", shlex.quote(json.dumps(body))])
+
+
+def _reachable(host: str) -> str:
+    return _EVERYWHERE.get(host, host)

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""The parent of one server: engine, front and gateway live and end together.
+
+One thread, one selector: over what the children print, what they report, their ends, and our
+signals. Must run in the main thread: the children die with the thread that started them.
+"""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from tokenspeed.process import gateway
+from tokenspeed.process.gateway import GatewayConfig
+from tokenspeed.process.launch import ENGINE, FRONT, LaunchPlan
+from tokenspeed.process.spawn import Child, spawn
+
+_STOP_GRACE = 5.0  # seconds that a child has to end once asked
+_AFTERMATH = 0.3  # seconds in which children that die of the same cause are still heard
+_READY_POLL = 0.05
+_GATEWAY_PATIENCE = 60.0
+
+
+class ChildFailedError(Exception):
+    """A child ended that should not have; ``str()`` is its root cause."""
+
+
+class StopRequested(Exception):  # noqa: N818  # not an error: the operator wants to stop
+    """SIGINT or SIGTERM arrived."""
+
+
+class Supervisor:
+    """Starts children in order, watches them, ends them in reverse order.
+
+    with supervised() as supervisor:
+        supervisor.start("engine", ENGINE, plan)
+        supervisor.watch(until=...)
+    """
+
+    def __init__(self, log_level: str = "warning") -> None:
+        self.children: list[Child] = []
+        self._log_level = log_level
+        self._selector = selectors.DefaultSelector()
+        self._signals = 0
+        self._wakeup, self._wakeup_end = socket.socketpair()
+        for end in (self._wakeup, self._wakeup_end):
+            end.setblocking(False)
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+
+    def start(self, name: str, module: str, plan: bytes, *, quiet: bool = False) -> Child:
+        """Start one more child; it is stopped before those that were started earlier.
+
+        Args:
+            quiet: keep its output back; it is still shown as the tail when the child fails.
+        """
+        child = spawn(name, module, plan, log_level=self._log_level, capture=True)
+        child.quiet = quiet
+        self.children.append(child)
+        for fd in (child.status_fd, child.output_fd, child.pidfd):
+            assert fd is not None
+            self._selector.register(fd, selectors.EVENT_READ)
+        return child
+
+    def watch(self, until: Callable[[], bool], poll: float | None = None) -> None:
+        """Serve the children until a condition holds, which is asked after each happening.
+
+        Args:
+            poll: seconds after which the condition is asked even if nothing happened.
+
+        Raises:
+            ChildFailedError: a child ended.
+            StopRequested: the operator wants to stop.
+        """
+        while not until():
+            self._listen(poll)
+            if self._signals:
+                raise StopRequested
+            if any(child.failure() is not None for child in self.children):
+                raise ChildFailedError(self._root_cause())
+
+    def stop(self) -> None:
+        """End the children, last started first; a further signal ends them at once."""
+        asked = self._signals
+        for child in reversed(self.children):
+            child.terminate()
+            deadline = time.monotonic() + _STOP_GRACE
+            while not child.ended():
+                if self._signals > asked or time.monotonic() > deadline:
+                    child.kill()
+                self._listen(0.1)
+            self._listen(0)
+        for child in self.children:
+            child.stop()
+        self._selector.close()
+        self._wakeup.close()
+        self._wakeup_end.close()
+
+    @contextmanager
+    def catch_signals(self) -> Iterator[None]:
+        """Count SIGINT and SIGTERM instead of dying of them."""
+
+        def count(signum: int, frame: object) -> None:
+            self._signals += 1
+
+        old = {number: signal.signal(number, count) for number in (signal.SIGINT, signal.SIGTERM)}
+        old_fd = signal.set_wakeup_fd(self._wakeup_end.fileno())
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(old_fd)
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+    def _listen(self, timeout: float | None) -> None:
+        """Wait until something happens and take it in."""
+        for key, _ in self._selector.select(timeout):
+            if key.fileobj is self._wakeup:
+                self._wakeup.recv(4096)
+        for child in self.children:
+            child.read_status()
+            child.pump_output()
+            if child.ended():
+                self._forget(child)
+
+    def _forget(self, child: Child) -> None:
+        """No longer listen to an ended child: its descriptors would be readable for ever."""
+        for fd in (child.status_fd, child.output_fd, child.pidfd):
+            if fd is not None and fd in self._selector.get_map():
+                self._selector.unregister(fd)
+
+    def _root_cause(self) -> str:
+        """The text of the failure that the others follow from.
+
+        Several may have died by now. An error outweighs an orderly end, and who was started
+        earlier outweighs who stands on it.
+        """
+        deadline = time.monotonic() + _AFTERMATH
+        while (left := deadline - time.monotonic()) > 0:
+            self._listen(left)
+        failures = [(child, text) for child in self.children if (text := child.failure())]
+        child, text = min(failures, key=lambda failure: failure[0].ended_in_order())
+        return f"{child.name} failed: {text}"
+
+
+@contextmanager
+def supervised(log_level: str = "warning") -> Iterator[Supervisor]:
+    """A supervisor whose children are stopped in order when the block is left."""
+    supervisor = Supervisor(log_level)
+    with supervisor.catch_signals():
+        try:
+            yield supervisor
+        finally:
+            supervisor.stop()
+
+
+def serve(
+    plan: LaunchPlan,
+    http: GatewayConfig,
+    announce: Callable[[dict[str, Any]], None],
+    log_level: str = "warning",
+) -> None:
+    """Run a server until the operator stops it. ChildFailedError when it ended otherwise.
+
+    Args:
+        announce: called with the front's "ready" event once requests are served.
+    """
+    encoded = msgspec.json.encode(plan)
+    try:
+        with supervised(log_level) as supervisor:
+            supervisor.start("engine", ENGINE, encoded)
+            front = supervisor.start("front", FRONT, encoded)
+            supervisor.watch(until=lambda: front.ready is not None)
+            assert front.ready is not None
+            arguments = gateway.gateway_arguments(http, front.ready["grpc_port"])
+            door = supervisor.start(
+                "gateway", gateway.MODULE, msgspec.json.encode(arguments), quiet=True
+            )
+            _await_gateway(supervisor, door, http)
+            announce(front.ready)
+            supervisor.watch(until=lambda: False)
+    except StopRequested:
+        return
+
+
+def _await_gateway(supervisor: Supervisor, door: Child, http: GatewayConfig) -> None:
+    """Until it serves. It lives on, not ready, when it cannot use the front or the tokenizer."""
+    deadline = time.monotonic() + _GATEWAY_PATIENCE
+
+    def serves() -> bool:
+        if time.monotonic() > deadline:
+            lines = [f"gateway failed: not ready after {_GATEWAY_PATIENCE:.0f} s", *door.tail()]
+            raise ChildFailedError("\n".join(lines))
+        return gateway.is_ready(http)
+
+    supervisor.watch(until=serves, poll=_READY_POLL)
+    door.quiet = False

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Bring the demo model when it is not there yet, and serve it. Arguments go to ``ts serve``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import demo_model
+
+
+def main() -> None:
+    """Become ``ts serve``: its exit status and signals are ours."""
+    folder = demo_model.ensure()
+    command = Path(sys.executable).with_name("ts")
+    os.execv(command, [str(command), "serve", str(folder), *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

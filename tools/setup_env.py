@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Make the virtual environment and install into it what changed since the last time.
+
+Standard library only: it runs with the machine's Python. Each thing that was installed leaves a
+stamp in the environment, so a second run does nothing and takes no time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from distributions import DISTRIBUTIONS, ROOT, Distribution
+from machine import problems
+
+TOOLS = ROOT / "tools"
+DIST = ROOT / "dist"
+EDITABLE = "editable"
+
+TORCH_NOTE = """\
+Installing {spec}. Its default build for Linux on x86-64 carries CUDA: about 3 GB to download,
+6 GB on disk. The build for the CPU alone takes 0.2 GB and 0.9 GB: PyTorch's install page (choose
+"CPU" there) says how pip gets it. To have that one, stop this now, install it as the page says with
+    {venv}/bin/python -m pip
+and run make again; or give make the wheel file: make serve TORCH=<file>.
+"""
+
+
+class Environment:
+    """The virtual environment, and what is in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.python = folder / "bin" / "python"
+        self._stamps = folder / "stamps"
+
+    def create(self) -> None:
+        """Make it unless it is there; it must be of the Python that runs this."""
+        version = ".".join(map(str, sys.version_info[:2]))
+        if not self.python.exists():
+            print(f"Making {self.folder} (Python {version})", flush=True)
+            subprocess.run([sys.executable, "-m", "venv", self.folder], check=True)
+            self.stamp("python", version)
+        elif not self.is_current("python", version):
+            sys.exit(
+                f"{self.folder} was made by another Python than {version}: remove it, or choose "
+                "another folder with VENV=.venv-" + version
+            )
+
+    def is_current(self, name: str, value: str) -> bool:
+        path = self._stamps / name
+        return path.exists() and path.read_text() == value
+
+    def stamp(self, name: str, value: str) -> None:
+        self._stamps.mkdir(exist_ok=True)
+        (self._stamps / name).write_text(value)
+
+    def pip(self, command: str, *arguments: str | Path) -> None:
+        """Run pip; its own output says what went wrong."""
+        line = [str(self.python), "-m", "pip", command, *map(str, arguments)]
+        if subprocess.run(line, env=pip_environment(), check=False).returncode != 0:
+            sys.exit(f"pip {command} failed (see above); the line was: {' '.join(line)}")
+
+    def install_requirements(self, kind: str) -> None:
+        """Bring tools/requirements-<kind>.txt up to date."""
+        path = TOOLS / f"requirements-{kind}.txt"
+        if not self.is_current(path.name, path.read_text()):
+            print(f"Installing what is needed to {kind}: tools/{path.name}", flush=True)
+            self.pip("install", "--quiet", "--requirement", path)
+            self.stamp(path.name, path.read_text())
+
+    def install_torch(self, spec: str) -> None:
+        if self.is_current("torch", spec):
+            return
+        print(TORCH_NOTE.format(spec=spec, venv=self.folder), flush=True)
+        self.pip("install", spec)
+        self.stamp("torch", spec)
+
+    def tag(self) -> str:
+        return f"cp{sys.version_info.major}{sys.version_info.minor}"
+
+
+def pip_environment() -> dict[str, str]:
+    return {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+
+def build(environment: Environment, distribution: Distribution, source_hash: str) -> Path:
+    """The wheel of these sources, built into dist/ unless it lies there already."""
+    folder = DIST / environment.tag()
+    record = folder / f"{distribution.name}.json"
+    if record.exists():
+        built = json.loads(record.read_text())
+        if built["source_hash"] == source_hash and (folder / built["wheel"]).exists():
+            return folder / str(built["wheel"])
+    print(f"Building {distribution.name}", flush=True)
+    stem = distribution.name.replace("-", "_")
+    for old in folder.glob(f"{stem}-*.whl"):
+        old.unlink()
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--check-build-dependencies")
+    environment.pip("wheel", *options, "--wheel-dir", folder, distribution.path)
+    (wheel,) = folder.glob(f"{stem}-*.whl")
+    record.write_text(json.dumps({"source_hash": source_hash, "wheel": wheel.name}))
+    return wheel
+
+
+def install_wheels(environment: Environment, chosen: Sequence[Distribution]) -> None:
+    """Build and install those of our distributions whose sources changed."""
+    hashes = {d.name: d.source_hash() for d in chosen}
+    changed = [d for d in chosen if not environment.is_current(d.name, hashes[d.name])]
+    if not changed:
+        return
+    wheels = {d.name: build(environment, d, hashes[d.name]) for d in chosen}
+    print(f"Installing {', '.join(d.name for d in changed)}", flush=True)
+    ours = [wheels[d.name] for d in changed]
+    environment.pip("install", "--quiet", "--no-deps", "--force-reinstall", *ours)
+    environment.pip("install", "--quiet", *wheels.values())  # what they need
+    for distribution in changed:
+        environment.stamp(distribution.name, hashes[distribution.name])
+
+
+def install_editable(environment: Environment) -> None:
+    """All of our distributions as editable installs; the meta-package has nothing to edit."""
+    editable = [d for d in DISTRIBUTIONS if d.package]
+    arguments = [item for d in editable for item in ("--editable", str(d.path))]
+    environment.pip("install", "--quiet", "--no-build-isolation", *arguments)
+    for distribution in editable:
+        environment.stamp(distribution.name, EDITABLE)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--venv", type=Path, default=Path(".venv"))
+    parser.add_argument("--torch", default="torch>=2.11,<3", help="requirement, or 'none'")
+    parser.add_argument("--with", dest="extras", action="append", default=[])
+    parser.add_argument("--only", action="append", help="only this one of our distributions")
+    parser.add_argument("--editable", action="store_true")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Check the machine, then bring the environment up to date."""
+    arguments = parse()
+    environment = Environment(ROOT / arguments.venv)
+    found = problems(ROOT, needs_disk=not environment.python.exists())
+    if found:
+        sys.exit("This machine is not ready:\n  " + "\n  ".join(found))
+    environment.create()
+    environment.install_requirements("build")
+    if arguments.torch != "none":
+        environment.install_torch(arguments.torch)
+    if arguments.editable:
+        install_editable(environment)
+    else:
+        chosen = [d for d in DISTRIBUTIONS if not arguments.only or d.name in arguments.only]
+        install_wheels(environment, chosen)
+    for kind in arguments.extras:
+        environment.install_requirements(kind)
+
+
+if __name__ == "__main__":
+    main()
