@@ -10,7 +10,7 @@ import pytest
 import torch
 from tokenspeed_cpu.platform import CpuPlatform
 from tokenspeed_sdk.contracts.platform import Device
-from tokenspeed_sdk.testing.delaying import DelayingDevice
+from tokenspeed_sdk.testing.devices import DelayingDevice, ReplayingDevice
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +44,9 @@ def cpu() -> Device:
 def delaying(cpu: Device) -> Device:
     """The same, whose work ends at random times."""
     return DelayingDevice(cpu, seed=3)
+
+
+@pytest.fixture
+def replaying(cpu: Device) -> ReplayingDevice:
+    """The same with graph capture."""
+    return ReplayingDevice(cpu)

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tokenspeed._scheduler import CacheGroupConfig, Config, Finish, Scheduler
+from tokenspeed.cache.slab import Slab
+from tokenspeed.engine.buffers import Limits
+from tokenspeed.engine.device_step import DeviceStep
+from tokenspeed.engine.executor import Executor
+from tokenspeed.engine.loop import EngineLoop
+from tokenspeed.messages import EngineInput, EngineOutput, Sampling, Submit
 from tokenspeed_models.llama import LlamaForCausalLM
 from tokenspeed_sdk.contracts.platform import Device
 from tokenspeed_sdk.modeling import BuildContext, load_weights
 from tokenspeed_sdk.ops import ReferenceResolver
-
-from tokenspeed._scheduler import CacheGroupConfig, Config, Finish, Scheduler
-from tokenspeed.cache.slab import Slab
-from tokenspeed.engine.buffers import Limits
-from tokenspeed.engine.executor import Executor
-from tokenspeed.engine.loop import EngineLoop
-from tokenspeed.messages import EngineInput, EngineOutput, Sampling, Submit
 
 GREEDY = Sampling(0.0, -1, 1.0, 0.0, 0)
 CONTEXT = 256
@@ -120,10 +120,10 @@ def engine(
     groups = LlamaForCausalLM.cache_groups(config)
     slab = Slab(device, groups, page_size, pages, "float32")
     max_model_len = min(CONTEXT, pages * page_size)
-    limits = Limits(max_seqs, max_step_tokens, len(groups), -(-max_model_len // page_size))
-    executor = Executor(
-        model, device, context, [slab.layers(g) for g in groups], limits, config.vocab
-    )
+    limits = Limits(max_seqs, max_step_tokens, len(groups), max_model_len, page_size)
+    caches = [slab.layers(group) for group in groups]
+    step = DeviceStep(model, device, context, caches, limits, config.vocab)
+    executor = Executor(step, device, limits)
     scheduler = Scheduler(
         Config(
             groups=[CacheGroupConfig("full", page_size)],

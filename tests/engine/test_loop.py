@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from harness import CONTEXT, Answer, all_at_once, engine, greedy, submit
-from tokenspeed_sdk.contracts.platform import Device
-
 from tokenspeed._scheduler import Finish
 from tokenspeed.messages import EngineInput, Sampling
+from tokenspeed_sdk.contracts.platform import Device
+from tokenspeed_sdk.testing.devices import ReplayingDevice
 
 
 def prompts(count: int, *, seed: int = 0, shortest: int = 3, longest: int = 90) -> list[list[int]]:
@@ -24,7 +24,7 @@ def prompts(count: int, *, seed: int = 0, shortest: int = 3, longest: int = 90) 
 
 @pytest.mark.parametrize("max_step_tokens", [9, 64], ids=["chunked", "whole"])
 @pytest.mark.parametrize("prefix_cache", [True, False], ids=["prefix", "no-prefix"])
-@pytest.mark.parametrize("device", ["cpu", "delaying"])
+@pytest.mark.parametrize("device", ["cpu", "delaying", "replaying"])
 def test_answers_equal_transformers(
     tiny_llama: Path,
     request: pytest.FixtureRequest,
@@ -195,6 +195,28 @@ def test_a_thousand_aborts_at_random_points(tiny_llama: Path, delaying: Device) 
         assert answer.tokens == right[: len(answer.tokens)]
         if request in kept:
             assert answer.tokens == right
+
+
+def test_graphs_of_growing_and_shrinking_batches(
+    tiny_llama: Path, replaying: ReplayingDevice
+) -> None:
+    """Requests of random lengths come and go; each is answered as if alone, mostly by graphs."""
+    rng = random.Random(16)
+    asked = prompts(24, seed=17, shortest=2, longest=30)
+    lengths = [rng.randint(2, 24) for _ in asked]
+
+    def script(step: int, _: dict[int, Answer]) -> EngineInput | None:
+        which = step // 3
+        if which >= len(asked):
+            return None
+        come = [submit(which, asked[which], lengths[which])] if step % 3 == 0 else []
+        return EngineInput(submits=come)
+
+    with engine(tiny_llama, replaying, pages=60, max_seqs=7) as built:
+        answers = built.run(script).answers
+    for i, prompt in enumerate(asked):
+        assert answers[i].tokens == greedy(tiny_llama, prompt, lengths[i])
+    assert sum(count > 0 for count in replaying.replays) >= 3
 
 
 def test_the_context_is_a_hard_end(tiny_llama: Path, cpu: Device) -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -48,15 +49,17 @@ class CpuDevice:
         """A zeroed tensor. MemoryError says needed and available bytes."""
         import torch
 
+        from tokenspeed_cpu import huge_pages
+
         kind: torch.dtype = getattr(torch, dtype)
-        needed = kind.itemsize
-        for size in shape:
-            needed *= size
+        needed = math.prod(shape) * kind.itemsize
         available = self.memory().free
         if needed > available:
             raise MemoryError(
                 f"{shape} of {dtype} needs {needed} bytes of memory; {available} are available"
             )
+        if needed >= huge_pages.HUGE:
+            return huge_pages.zeros(shape, kind)
         return torch.zeros(shape, dtype=kind)
 
     def host_buffer(self, shape: tuple[int, ...], dtype: str) -> torch.Tensor:

@@ -2,7 +2,9 @@
 # SPDX-FileCopyrightText: The TokenSpeed authors
 """What a plugin says about itself in a static file, before a line of its code runs.
 
-The entry point group ``tokenspeed.plugins`` names the file: ``<id> = "<package>:tokenspeed_plugin.toml"``.
+The entry point group ``tokenspeed.plugins`` names the file::
+
+    <id> = "<package>:tokenspeed_plugin.toml"
 
     id = "acme"
 
@@ -10,7 +12,7 @@ The entry point group ``tokenspeed.plugins`` names the file: ``<id> = "<package>
     contract = "kernel"      # a key of CONTRACTS
     number = "0.1"           # the contract number it was written against
     name = "acme"            # an entry point of this name in group "tokenspeed.kernel"
-    claims = ["rms_norm@1:acme"]   # keys nobody else may hold (kernels: op:name, models: architectures)
+    claims = ["rms_norm@1:acme"]   # keys nobody else may hold: op:name of kernels, architectures
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ CONTRACTS: dict[str, ContractNumber] = {
     "kernel": ContractNumber(0, 1),
     "model": ContractNumber(0, 1),
 }
-"""The contracts of this sdk and their numbers; objects are entry points in ``tokenspeed.<contract>``."""
+"""The contracts of this sdk and their numbers; objects stand in group ``tokenspeed.<contract>``."""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 # SPDX-FileCopyrightText: The TokenSpeed authors
 """Contract ``model``: a model family in one file.
 
-An entry point in ``tokenspeed.model`` names a module; its attribute ``EntryClass`` is a ModelEntry or
-a tuple of them. The manifest lists the architectures as claims, so that the engine finds the module
-without importing the others. Most authors subclass ``tokenspeed_sdk.modeling.CausalLM``.
+An entry point in ``tokenspeed.model`` names a module; its attribute ``EntryClass`` is a ModelEntry
+or a tuple of them. The manifest lists the architectures as claims, so that the engine finds the
+module without importing the others. Most authors subclass ``tokenspeed_sdk.modeling.CausalLM``.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from tokenspeed_sdk.ops.kv_write import kv_write
 from tokenspeed_sdk.ops.linear import linear
 from tokenspeed_sdk.ops.norm import add_rms_norm, rms_norm
 from tokenspeed_sdk.ops.op import Op
+from tokenspeed_sdk.ops.page_table import page_table_update
 from tokenspeed_sdk.ops.reference import ReferenceResolver
 from tokenspeed_sdk.ops.rope import rope
 from tokenspeed_sdk.ops.sample import sample
@@ -36,6 +37,7 @@ __all__ = [
     "gather_rows",
     "kv_write",
     "linear",
+    "page_table_update",
     "rms_norm",
     "rope",
     "sample",

@@ -15,6 +15,7 @@ from tokenspeed_sdk.ops.kv_write import KV_WRITE
 from tokenspeed_sdk.ops.linear import LINEAR
 from tokenspeed_sdk.ops.norm import ADD_RMS_NORM, RMS_NORM
 from tokenspeed_sdk.ops.op import Op
+from tokenspeed_sdk.ops.page_table import PAGE_TABLE_UPDATE
 from tokenspeed_sdk.ops.rope import ROPE
 from tokenspeed_sdk.ops.sample import SAMPLE
 
@@ -33,6 +34,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
             SILU_AND_MUL,
             GATHER_ROWS,
             SAMPLE,
+            PAGE_TABLE_UPDATE,
         )
     }
 )

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import pty
+import signal
 import socket
 import subprocess
 import sys
@@ -169,6 +172,43 @@ async def test_client_leaves(server: Server) -> None:
             post.cancel()
         await eventually(lambda: engine.running == 0)
         assert server.front.client.alive == 0
+
+
+async def test_interrupt_stops_the_answer_and_not_the_chat(
+    server: Server, tokenizer: Tokenizer
+) -> None:
+    engine = server.front.engine
+    engine.step_s = 0.01
+    engine.script = lambda submit: itertools.repeat(tokenizer.encode("ab").ids)
+    terminal, end = pty.openpty()
+    code = "from tokenspeed.cli.chat import chat; chat()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, server.url], stdin=end, stdout=end, stderr=end
+    )
+    os.close(end)
+    try:
+        await _expect(terminal, "> ")
+        os.write(terminal, b"first\n")
+        await _expect(terminal, "abab")
+        process.send_signal(signal.SIGINT)
+        await _expect(terminal, "(stopped)")
+        await eventually(lambda: engine.running == 0)
+        engine.script = say(tokenizer, "hello fox")
+        os.write(terminal, b"second\n")
+        await _expect(terminal, "hello fox")
+        os.write(terminal, b"/exit\n")
+        assert await asyncio.to_thread(process.wait, 5) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
+
+
+async def _expect(terminal: int, text: str) -> None:
+    seen = ""
+    while text not in seen:
+        read = asyncio.to_thread(os.read, terminal, 4096)
+        seen += (await asyncio.wait_for(read, 10)).decode()
 
 
 async def test_chat_command(server: Server, tokenizer: Tokenizer) -> None:

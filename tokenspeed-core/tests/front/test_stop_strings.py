@@ -116,13 +116,13 @@ async def test_one_choice_stops_and_the_other_goes_on(
     def script(submit: Submit) -> Iterator[list[int]]:
         return cut(short if submit.sampling.seed == 1 else long, [1, 2])(submit)
 
-    engine.script = script
-    request = GenerationRequest.validated(
-        [10], SamplingParams(stop="ox", n=2, seed=0, max_tokens=6), LIMITS
-    )
-    reasons: dict[int, str | None] = {}
+    engine.script, engine.step_s = script, 0.01
+    request = GenerationRequest.validated([10], SamplingParams(stop="ox", n=2, seed=0), LIMITS)
     with Generation(client, request, tokenizer=tokenizer) as generation:
-        while not generation.done:
-            for output in await generation.next():
-                reasons[output.index] = output.finish_reason
-    assert reasons == {0: "length", 1: "stop"}
+        ended: list[int] = []
+        while not ended:
+            ended = [o.index for o in await generation.next() if o.finish_reason == "stop"]
+        assert ended == [1]
+        await eventually(lambda: engine.running == 1)
+        assert not generation.done
+        assert {output.index for output in await generation.next()} == {0}

@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 
 import pytest
 from tokenspeed.plugins.activate import load, load_platform
 from tokenspeed.plugins.errors import AmbiguousError, DeclinedError, LoadError
-from tokenspeed.plugins.host import resolve_installed
+from tokenspeed.plugins.host import discover, probe, resolve_installed
 from tokenspeed.plugins.plan import PluginPlan
+from tokenspeed.plugins.resolve import Choices, resolve
 
 
 def test_discover_probe_resolve_activate(site):
@@ -41,6 +43,21 @@ def test_the_plan_does_not_depend_on_the_order_of_the_import_path(sites, monkeyp
     back = resolve_installed()
     assert there == back
     assert there.plan.platform == "a"
+
+
+def test_resolve_is_a_function_of_sets(site):
+    site.platform("acme-gpu", "acme")
+    site.platform("small", "cpu", embedded=True)
+    site.platform("other-gpu", "other", verdict="Decline('no device')")
+    plugins = discover()
+    probes = probe(plugins, None)
+    resolutions = [
+        resolve(order, answers, Choices())
+        for order in itertools.permutations(plugins)
+        for answers in itertools.permutations(probes)
+    ]
+    assert len(resolutions) == 36
+    assert all(resolution == resolutions[0] for resolution in resolutions)
 
 
 def test_the_version_is_part_of_the_plan(site):
@@ -100,6 +117,13 @@ def test_the_embedded_platform_does_not_stand_in_for_one_that_fails(site):
 def test_a_probe_that_raises_is_a_failure_and_not_a_refusal(site):
     site.platform("acme-gpu", "acme", verdict="1 / 0")
     with pytest.raises(LoadError, match="ZeroDivisionError"):
+        resolve_installed()
+
+
+@pytest.mark.parametrize("verdict", ["None", "True", "'fine'"])
+def test_an_answer_that_is_no_verdict_is_a_failure(site, verdict):
+    site.platform("acme-gpu", "acme", verdict=verdict)
+    with pytest.raises(LoadError, match=f"answers {verdict}"):
         resolve_installed()
 
 

@@ -21,6 +21,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from tokenspeed.process.child import Status, read_arguments, start_child
 from tokenspeed.process.lifeline import tie_to_parent
@@ -39,6 +40,13 @@ class Ready(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *args: object) -> None:
         pass
+
+
+def wait_for_both() -> None:
+    """Until engine and front are through their start: who fails then, fails together."""
+    log_file = Path(os.environ["FAKE_LOG"])
+    while not {"up engine", "up front"} <= set(log_file.read_text().splitlines()):
+        time.sleep(0.01)
 
 
 def start(role: str) -> Status:
@@ -64,22 +72,24 @@ def main() -> None:
     role = read_arguments().role
     log("start", role, os.getpid())
     status = start(role)
+    log("up", role)
     act, _, text = os.environ.get(f"FAKE_{role.upper()}", "").partition(" ")
     if role == "front":
         status.send({"event": "ready", "grpc_port": 1, "admin_port": 2})
     if act == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     elif act == "raise":
-        time.sleep(0.2)
+        wait_for_both()
         raise ValueError(text)
     elif act == "segv":
         print("about to fall", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGSEGV)
     elif act == "exit":
-        time.sleep(0.2)
+        wait_for_both()
         sys.exit(0)
     elif act == "fall":
-        time.sleep(0.3)
+        wait_for_both()
+        time.sleep(0.1)
         sys.exit(3)
     try:
         live(role)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import pytest
-from tokenspeed.plugins.errors import BrokenPromiseError, LoadError, UnknownNameError
+from tokenspeed.plugins.errors import BrokenPromiseError, LoadError, UnknownNameError, describe
 from tokenspeed.registry.kernels import KernelRegistry
 from tokenspeed_sdk.contracts.kernel import CallSite
 from tokenspeed_sdk.contracts.platform import Capabilities
@@ -141,6 +141,15 @@ def test_a_kernel_of_the_platform_that_raises_when_asked_is_fatal(plugins, kerne
     plugins.kernels("acme-cpu", kernel("odd", ZeroDivisionError("by zero")))
     with pytest.raises(ZeroDivisionError):
         KernelRegistry(plugins.plan(), {}).bind(SITE)
+
+
+def test_a_kernel_that_cannot_be_bound_says_whose_it_is(plugins, kernel):
+    odd = kernel("odd", 5)
+    odd.bind = lambda site: 1 / 0
+    plugins.kernels("acme", odd)
+    with pytest.raises(ZeroDivisionError) as caught:
+        KernelRegistry(plugins.plan(), {}).bind(SITE)
+    assert describe(caught.value).endswith("kernel odd of acme 1.0 at model.norm")
 
 
 def test_explain_counts_equal_call_sites(plugins):

@@ -29,7 +29,12 @@ class Limits:
     sequences: int
     tokens: int
     groups: int
-    max_pages: int
+    max_kv_len: int
+    page_size: int
+
+    @property
+    def max_pages(self) -> int:
+        return -(-self.max_kv_len // self.page_size)
 
     @property
     def deltas(self) -> int:
@@ -54,6 +59,7 @@ class StepArrays:
     token_ids: torch.Tensor  # int32[T]
     positions: torch.Tensor  # int32[T]
     token_slot: torch.Tensor  # int32[T]
+    delta_count: torch.Tensor  # int32[G]
     delta_slot: torch.Tensor  # int32[G, D]
     delta_epoch: torch.Tensor  # int32[G, D]
     delta_index: torch.Tensor  # int32[G, D]
@@ -82,6 +88,7 @@ def _shapes(limits: Limits) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         "token_ids": (tokens, i32),
         "positions": (tokens, i32),
         "token_slot": (tokens, i32),
+        "delta_count": ((limits.groups,), i32),
         "delta_slot": (deltas, i32),
         "delta_epoch": (deltas, i32),
         "delta_index": (deltas, i32),
@@ -152,7 +159,6 @@ class DeviceInputs:
         self._packed = device.allocate((layout.bytes,), "uint8")
         self.arrays = layout.carve(self._packed)
 
-    def upload(self, buffers: StepBuffers) -> StepArrays:
+    def upload(self, buffers: StepBuffers) -> None:
         """Queue the one copy of a step."""
         self._packed.copy_(buffers.packed, non_blocking=True)
-        return self.arrays

@@ -93,9 +93,7 @@ class EngineLoop:
             self._reporter.received(submit.request)
         else:
             reason = Rejection(result.rejection).name.lower()
-            self._reporter.reject(
-                Rejected(submit.request, reason, result.needed, result.available)
-            )
+            self._reporter.reject(Rejected(submit.request, reason, result.needed, result.available))
 
     def _dispatch(self) -> InFlight | None:
         if not self._scheduler.has_work():
@@ -118,7 +116,7 @@ class EngineLoop:
             self._sampling.pop(request, None)
 
     def _check_idle(self) -> None:
-        """An idle engine owns no page but the prefix tree's; anything else is our fault, said at once."""
+        """An idle engine owns no page but the prefix tree's; anything else is our fault."""
         ledger = self._scheduler.ledger()
         if not ledger.balanced or ledger.active or ledger.in_transfer:
             raise RuntimeError(f"the page ledger does not balance while idle: {ledger.detail}")

@@ -24,7 +24,7 @@ class Mailbox:
         self._encoder = msgspec.msgpack.Encoder()
 
     def receive(self, timeout_ms: int | None) -> list[EngineInput]:
-        """All messages that have come; waits for a first one up to ``timeout_ms`` (None: for ever)."""
+        """All messages that have come; waits for a first one, up to ``timeout_ms`` if given."""
         if timeout_ms != 0:
             self._socket.poll(timeout_ms)
         messages = []

@@ -22,6 +22,7 @@ from tokenspeed_sdk.modeling import BuildContext, load_weights
 from tokenspeed._scheduler import CacheGroupConfig, Config, Scheduler
 from tokenspeed.cache.slab import Slab
 from tokenspeed.engine.buffers import Limits
+from tokenspeed.engine.device_step import DeviceStep
 from tokenspeed.engine.executor import Executor
 from tokenspeed.engine.loop import EngineLoop
 from tokenspeed.engine.mailbox import Mailbox
@@ -109,7 +110,9 @@ def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox) -> LoadedModel:
     )
 
 
-def _build(entry: type[ModelEntry] | ModelEntry, raw: dict[str, Any], context: BuildContext) -> Model:
+def _build(
+    entry: type[ModelEntry] | ModelEntry, raw: dict[str, Any], context: BuildContext
+) -> Model:
     return entry.build(entry.read_config(raw), context)
 
 
@@ -128,19 +131,16 @@ def _dtype(config: EngineConfig, device: Device) -> str:
 def _executor(
     loaded: LoadedModel, device: Device, slab: Slab, config: EngineConfig, budget: KvBudget
 ) -> Executor:
-    return Executor(
-        loaded.model,
-        device,
-        loaded.context,
-        [slab.layers(group) for group in loaded.groups],
-        Limits(
-            sequences=config.max_num_seqs,
-            tokens=config.max_step_tokens,
-            groups=len(loaded.groups),
-            max_pages=-(-budget.max_model_len // config.page_size),
-        ),
-        loaded.vocab_size,
+    limits = Limits(
+        sequences=config.max_num_seqs,
+        tokens=config.max_step_tokens,
+        groups=len(loaded.groups),
+        max_kv_len=budget.max_model_len,
+        page_size=config.page_size,
     )
+    caches = [slab.layers(group) for group in loaded.groups]
+    step = DeviceStep(loaded.model, device, loaded.context, caches, limits, loaded.vocab_size)
+    return Executor(step, device, limits)
 
 
 def _scheduler(loaded: LoadedModel, config: EngineConfig, budget: KvBudget) -> Scheduler:
@@ -187,9 +187,7 @@ class _Progress:
         if done == total or now - self._logged > PROGRESS_SECONDS:
             self._logged = now
             rate = done / max(now - self._started, 1e-9)
-            log.info(
-                "weights: %.0f of %.0f MB, %.0f MB/s", done / 1e6, total / 1e6, rate / 1e6
-            )
+            log.info("weights: %.0f of %.0f MB, %.0f MB/s", done / 1e6, total / 1e6, rate / 1e6)
 
 
 @contextmanager

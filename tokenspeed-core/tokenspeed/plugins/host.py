@@ -61,8 +61,9 @@ def _probe_one(planned: Planned) -> Probed:
     try:
         platform = call(planned)
         try:
-            embedded = bool(platform.embedded)
-            outcome = platform.probe()
+            embedded, outcome = platform.embedded, platform.probe()
+            if platform.name != planned.name or not isinstance(outcome, Accept | Decline):
+                raise TypeError(f"it calls itself {platform.name!r} and answers {outcome!r}")
         except Exception as error:
             raise failed(planned, error) from error
     except LoadError as problem:

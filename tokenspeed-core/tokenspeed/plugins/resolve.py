@@ -83,6 +83,7 @@ def resolve(
 ) -> Resolution:
     """Choose. ``probes`` holds the named platform, or all of them if none is named."""
     provisions = check_plugins(plugins)
+    probes = sorted(probes, key=lambda probe: probe.platform)
     _check_pins(provisions, choices.pins)
     chosen, why = _choose_platform(provisions, probes, choices.platform)
     runners_up = tuple(

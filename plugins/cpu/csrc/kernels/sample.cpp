@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kBlock = 64;        // logits whose maximum is kept, to find the largest quickly
 constexpr int64_t kFirstNucleus = 64; // candidates first tried for top_p
+constexpr int64_t kSortedAtOnce = 24;
 constexpr int64_t kNoToken = -1;      // of a row whose largest logit is not finite
 constexpr float kMinusInfinity = -__builtin_inff();
 
@@ -28,6 +29,12 @@ Row row_of(const SampleArgs& a, int64_t r) {
   return {a.logits + r * a.logits_stride, a.vocab, a.temperature[r], a.top_p[r], min_of(a.min_p[r], 1.0f),
           k <= 0 || k > a.vocab ? a.vocab : k, static_cast<uint64_t>(a.seed[r]),
           static_cast<uint64_t>(a.position[r])};
+}
+
+TS_INLINE bool any(IntVec lanes) {
+  int32_t found = 0;
+  for (int i = 0; i < kWidth; ++i) found |= lanes[i];
+  return found != 0;
 }
 
 struct Peak {
@@ -51,8 +58,7 @@ Peak find_peak(const float* x, int64_t n, float* blocks) {
     if (blocks) blocks[i / kBlock] = maximum(block);
     top = max_of(block, top);
   }
-  Peak peak{maximum(top), false};
-  for (int lane = 0; lane < kWidth; ++lane) peak.nan |= nan[lane] != 0;
+  Peak peak{maximum(top), any(nan)};
   float last = kMinusInfinity;
   for (int64_t j = i; j < n; ++j) {
     peak.nan |= x[j] != x[j];
@@ -67,10 +73,7 @@ int64_t find_first(const float* x, int64_t n, float value) {
   const Vec wanted = splat(value);
   int64_t i = 0;
   for (; i + kWidth <= n; i += kWidth) {
-    const IntVec equal = load(x + i) == wanted;
-    int32_t any = 0;
-    for (int lane = 0; lane < kWidth; ++lane) any |= equal[lane];
-    if (any) break;
+    if (any(load(x + i) == wanted)) break;
   }
   while (i < n && x[i] != value) ++i;
   return i;
@@ -87,10 +90,13 @@ TS_INLINE Vec exponential(UintVec w) {
 
 // Keeps the candidate that wins the exponential race: the largest weight / exponential.
 struct Race {
-  Vec best = splat(-1.0f);
+  Vec best = {};
   UintVec ids = {};
 
+  // Candidates of weight 0 never win.
   TS_INLINE void run(Vec weights, UintVec candidates, const Row& row) {
+    // -ln u is at least 2^-33: most of a peaked row cannot win whatever it draws.
+    if (!any(weights * 0x1p33f > best)) return;
     const Vec score = weights / exponential(philox(candidates, row.position, row.seed));
     const IntVec better = score > best;
     best = better ? score : best;
@@ -128,7 +134,7 @@ int64_t draw_from_all(const Row& row, float peak) {
   Race race;
   for (int64_t i = 0; i < row.vocab; i += kWidth) {
     const Vec w = weights_of(load_padded(row.logits, i, row.vocab), peak, row.temperature);
-    race.run(w < splat(row.min_p) ? splat(-2.0f) : w, lanes_from(i), row);
+    race.run(w < splat(row.min_p) ? Vec{} : w, lanes_from(i), row);
   }
   return race.winner();
 }
@@ -168,49 +174,78 @@ void collect_top(const Row& row, const float* blocks, int64_t wanted, Candidate*
   sort_top(out, found, wanted);
 }
 
-float weight_of(const Row& row, float peak, Candidate c) {
-  return weights_of(splat(logit_of(c)), peak, row.temperature)[0];
+// Logits of up to kWidth candidates; -inf behind the last.
+TS_INLINE Vec logits_of(const Candidate* c, int64_t n) {
+  Vec logits = splat(kMinusInfinity);
+  for (int lane = 0; lane < min_of<int64_t>(kWidth, n); ++lane) logits[lane] = logit_of(c[lane]);
+  return logits;
 }
 
-// Length of the shortest prefix whose mass is at least `wanted`; n when there is none.
-int64_t nucleus(const Row& row, float peak, const Candidate* sorted, int64_t n, double wanted) {
+double mass_of(const Row& row, float peak, const Candidate* c, int64_t n) {
   double mass = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    mass += weight_of(row, peak, sorted[i]);
-    if (mass >= wanted) return i + 1;
+  for (int64_t i = 0; i < n; i += kWidth) {
+    mass += sum(weights_of(logits_of(c + i, n - i), peak, row.temperature));
   }
-  return n;
+  return mass;
 }
 
-// The sorted candidates that top_k and top_p leave; returns how many.
+// Length of the shortest prefix of sorted candidates whose mass is at least `wanted`, at least 1;
+// n + 1 when all are too few.
+int64_t prefix_of(const Row& row, float peak, const Candidate* sorted, int64_t n, double wanted) {
+  double mass = 0;
+  for (int64_t i = 0; i < n; i += kWidth) {
+    const Vec weights = weights_of(logits_of(sorted + i, n - i), peak, row.temperature);
+    for (int lane = 0; lane < min_of<int64_t>(kWidth, n - i); ++lane) {
+      mass += weights[lane];
+      if (mass >= wanted) return i + lane + 1;
+    }
+  }
+  return n + 1;
+}
+
+// Moves the candidates of that prefix to the front without sorting all: halves are cut off by mass.
+int64_t select_mass(const Row& row, float peak, Candidate* c, int64_t n, double wanted) {
+  int64_t first = 0, last = n;
+  while (last - first > kSortedAtOnce) {
+    const int64_t middle = first + partition(c + first, last - first);
+    const double upper = mass_of(row, peak, c + first, middle - first);
+    if (upper >= wanted) {
+      last = middle;
+    } else {
+      first = middle;
+      wanted -= upper;
+    }
+  }
+  insertion_sort(c + first, last - first);
+  return min_of(n, first + prefix_of(row, peak, c + first, last - first, wanted));
+}
+
+// The candidates that top_k and top_p leave, in any order; returns how many.
 int64_t collect(const Row& row, float peak, const float* blocks, Candidate* out) {
   if (row.top_k < row.vocab) {
     collect_top(row, blocks, row.top_k, out);
     if (!(row.top_p < 1.0f)) return row.top_k;
-    double mass = 0;
-    for (int64_t i = 0; i < row.top_k; ++i) mass += weight_of(row, peak, out[i]);
-    return nucleus(row, peak, out, row.top_k, mass * row.top_p);
+    const double wanted = mass_of(row, peak, out, row.top_k) * row.top_p;
+    return min_of(row.top_k, prefix_of(row, peak, out, row.top_k, wanted));
   }
   const double wanted = mass_of_all(row, peak) * row.top_p;
-  for (int64_t tried = kFirstNucleus;; tried *= 8) {
-    const int64_t n = min_of(tried, row.vocab);
-    collect_top(row, blocks, n, out);
-    const int64_t kept = nucleus(row, peak, out, n, wanted);
-    if (kept < n || n == row.vocab) return kept;
-  }
+  const int64_t few = min_of(kFirstNucleus, row.vocab);
+  collect_top(row, blocks, few, out);
+  const int64_t kept = prefix_of(row, peak, out, few, wanted);
+  if (kept <= few) return kept;
+  for (int64_t i = 0; i < row.vocab; ++i) out[i] = make_candidate(row.logits[i], i);
+  return select_mass(row, peak, out, row.vocab, wanted);
 }
 
 int64_t draw_from(const Row& row, float peak, const Candidate* kept, int64_t n) {
   Race race;
   for (int64_t i = 0; i < n; i += kWidth) {
-    Vec logits = splat(kMinusInfinity);
     UintVec ids = {};
     for (int lane = 0; lane < min_of<int64_t>(kWidth, n - i); ++lane) {
-      logits[lane] = logit_of(kept[i + lane]);
       ids[lane] = static_cast<uint32_t>(id_of(kept[i + lane]));
     }
-    const Vec w = weights_of(logits, peak, row.temperature);
-    race.run((w < splat(row.min_p)) | (logits == splat(kMinusInfinity)) ? splat(-2.0f) : w, ids, row);
+    const Vec w = weights_of(logits_of(kept + i, n - i), peak, row.temperature);
+    race.run(w < splat(row.min_p) ? Vec{} : w, ids, row);
   }
   return race.winner();
 }

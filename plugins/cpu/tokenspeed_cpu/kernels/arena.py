@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Memory for packed weights in huge pages.
-
-A decode step reads every weight once. In pages of 4 KiB that walk misses the translation cache at
-each page; weights are therefore laid one behind the other in large blocks that ask for huge pages.
-"""
+"""Memory for packed weights: one behind the other, in large blocks of huge pages."""
 
 from __future__ import annotations
 
-import mmap
 import threading
 from functools import cache
 
 import torch
 
+from tokenspeed_cpu import huge_pages
+
 BLOCK_FLOATS = 16 << 20
 """64 MiB: what a model leaves unused of its last block is never touched, so it costs no memory."""
 
-HUGE = 2 << 20
 LINE_FLOATS = 16
 
 
@@ -37,9 +33,10 @@ class Arena:
         with self._lock:
             rounded = -(-floats // LINE_FLOATS) * LINE_FLOATS
             if rounded > BLOCK_FLOATS // 4:
-                return _block(rounded)[:floats]
+                return huge_pages.zeros((rounded,), torch.float32)[:floats]
             if self._used + rounded > self._block.numel():
-                self._block, self._used = _block(BLOCK_FLOATS), 0
+                self._block = huge_pages.zeros((BLOCK_FLOATS,), torch.float32)
+                self._used = 0
             start = self._used
             self._used += rounded
             return self._block[start : start + floats]
@@ -49,17 +46,3 @@ class Arena:
 def arena() -> Arena:
     """The arena of this process."""
     return Arena()
-
-
-def _block(floats: int) -> torch.Tensor:
-    """Fresh zeroed memory at a 2 MiB boundary. MemoryError says how much was asked for."""
-    size = floats * 4
-    try:
-        memory = mmap.mmap(-1, size + HUGE)
-    except OSError as error:
-        raise MemoryError(f"no {size >> 20} MiB for packed weights: {error}") from error
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    whole = torch.frombuffer(memory, dtype=torch.float32)
-    start = -whole.data_ptr() % HUGE // 4
-    return whole[start : start + floats]

@@ -83,27 +83,32 @@ def attend_blocks(
 @triton.jit
 def add_parts(
     part_out, part_log, first, last,
-    GROUP: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr,
+    GROUP: tl.constexpr, WIDTH: tl.constexpr, HEADS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """The output of a unit from the parts that the programs first..last left."""
-    row = tl.arange(0, BLOCK_M)
+    """The output [HEADS, WIDTH] of a unit from the parts that the programs first..last left.
+
+    PARTS parts are read at a time: one after the other, their latencies would add up.
+    """
+    head = tl.arange(0, HEADS)
     column = tl.arange(0, WIDTH)
-    used = row < GROUP
-    highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    output = tl.zeros([BLOCK_M, WIDTH], tl.float32)
-    for program in range(first, last + 1):
-        slot = (2 * program + (program == first).to(tl.int32)) * GROUP + row
+    highest = tl.full([HEADS], float("-inf"), tl.float32)
+    total = tl.zeros([HEADS], tl.float32)
+    output = tl.zeros([HEADS, WIDTH], tl.float32)
+    for start in range(first, last + 1, PARTS):
+        program = start + tl.arange(0, PARTS)
+        used = (program <= last)[:, None] & (head < GROUP)[None, :]
+        slot = (2 * program + (program == first).to(tl.int32)) * GROUP
+        slot = slot[:, None] + head[None, :]
         # .cg: other multiprocessors wrote this, so not from the cache of this one
-        log = tl.load(part_log + slot, mask=used, other=0.0, cache_modifier=".cg")
-        at = part_out + slot[:, None] * WIDTH + column[None, :]
-        part = tl.load(at, mask=used[:, None], other=0.0, cache_modifier=".cg")
-        raised = tl.maximum(highest, log)
+        log = tl.load(part_log + slot, mask=used, other=float("-inf"), cache_modifier=".cg")
+        at = part_out + slot[:, :, None] * WIDTH + column[None, None, :]
+        part = tl.load(at, mask=used[:, :, None], other=0.0, cache_modifier=".cg")
+        raised = tl.maximum(highest, tl.max(log, 0))
         base = tl.where(raised == float("-inf"), 0.0, raised)
         shrink = tl.exp2(highest - base)
-        weight = tl.exp2(log - base)
-        total = total * shrink + weight
-        output = output * shrink[:, None] + part * weight[:, None]
+        weight = tl.exp2(log - base[None, :])
+        total = total * shrink + tl.sum(weight, 0)
+        output = output * shrink[:, None] + tl.sum(part * weight[:, :, None], 0)
         highest = raised
     return output / tl.where(total == 0.0, 1.0, total)[:, None]
 
@@ -116,6 +121,7 @@ def decode_units(
     k_stride_p, k_stride_h, k_stride_t, v_stride_p, v_stride_h, v_stride_t,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
     WINDOW: tl.constexpr, ROWS_PAD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    HEADS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """One program attends to an equal share of all KV blocks."""
     program = tl.program_id(0)
@@ -155,11 +161,11 @@ def decode_units(
             WINDOW, WIDTH, PAGE, BLOCK_M, BLOCK_N,
         )  # fmt: skip
         output = output / tl.where(weight == 0.0, 1.0, weight)[:, None]
-        at = row.to(tl.int64) * out_stride_t + query_row * out_stride_h
-        target = out + at[:, None] + column[None, :]
         first_program = unit_begin // share
         last_program = (unit_end - 1) // share
         if first_program == last_program:
+            at = row.to(tl.int64) * out_stride_t + query_row * out_stride_h
+            target = out + at[:, None] + column[None, :]
             tl.store(target, output.to(out.dtype.element_ty), mask=used[:, None])
         else:
             part = (2 * program + (program == first_program).to(tl.int32)) * GROUP + group_row
@@ -169,10 +175,13 @@ def decode_units(
             counter = arrivals + row * KV_HEADS + head
             arrived = tl.atomic_add(counter, 1, sem="acq_rel")
             if arrived == last_program - first_program:
-                output = add_parts(
-                    part_out, part_log, first_program, last_program, GROUP, WIDTH, BLOCK_M
+                whole = add_parts(
+                    part_out, part_log, first_program, last_program, GROUP, WIDTH, HEADS, PARTS
                 )
-                tl.store(target, output.to(out.dtype.element_ty), mask=used[:, None])
+                lane = tl.arange(0, HEADS)
+                at = row.to(tl.int64) * out_stride_t + (head * GROUP + lane) * out_stride_h
+                target = out + at[:, None] + column[None, :]
+                tl.store(target, whole.to(out.dtype.element_ty), mask=(lane < GROUP)[:, None])
                 tl.store(counter, 0)  # ready for the next launch
         position = until
         ended = until == row_begin + count * KV_HEADS
@@ -193,7 +202,7 @@ class Tile:
 def choose_tile(head_dim: int, itemsize: int) -> Tile:
     """Blocks in flight of about 32 KiB of keys and values, two programs a multiprocessor."""
     block_n = max(16, min(64, 16384 // (head_dim * itemsize)))
-    return Tile(block_n=block_n, warps=4, stages=3, programs=2)
+    return Tile(block_n=block_n, warps=4, stages=5 if itemsize == 2 else 3, programs=2)
 
 
 @dataclass(frozen=True)
@@ -245,6 +254,7 @@ def attention_decode(
     kv_heads, page = k_cache.shape[1], k_cache.shape[2]
     tile = tile or choose_tile(width, q.element_size())
     group = heads // kv_heads
+    heads_pad = triton.next_power_of_2(group)
     rows_pad = triton.next_power_of_2(rows)
     table_width = page_table.shape[1]
     blocks = rows * kv_heads * triton.cdiv(table_width * page, tile.block_n)
@@ -258,8 +268,9 @@ def attention_decode(
         k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
         v_cache.stride(0), v_cache.stride(1), v_cache.stride(2),
         KV_HEADS=kv_heads, GROUP=group, WIDTH=width, PAGE=page, WINDOW=window or 0,
-        ROWS_PAD=rows_pad, BLOCK_M=max(MIN_DOT_ROWS, triton.next_power_of_2(group)),
-        BLOCK_N=tile.block_n, num_warps=tile.warps, num_stages=tile.stages,
+        ROWS_PAD=rows_pad, BLOCK_M=max(MIN_DOT_ROWS, heads_pad),
+        BLOCK_N=tile.block_n, HEADS=heads_pad, PARTS=max(1, min(16, 8192 // (heads_pad * width))),
+        num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out
 

@@ -157,7 +157,7 @@ def choose_tile(head_dim: int, itemsize: int) -> Tile:
         return Tile(block_m=32, block_n=32 if head_dim <= 128 else 16, warps=8, stages=2)
     if head_dim > 128:
         return Tile(block_m=128, block_n=32, warps=8, stages=2)
-    return Tile(block_m=128, block_n=64, warps=8, stages=3)
+    return Tile(block_m=128, block_n=128, warps=8, stages=3)
 
 
 def attention_prefill(

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""sample@1 in four launches, without a word from the device to the host.
+"""sample@1 in six launches, without a word from the device to the host.
 
-    chunk_maxima   [E, chunks]  largest logit of each chunk, and where
-    find_limits    [E]          rows with top-k or top-p: the smallest logit that stays
-    race_chunks    [E, chunks]  the exponential race among what stays
-    pick_winners   [E]
+    chunk_maxima     [E, chunks]  largest logit of each chunk, and where
+    chunk_masses     [E, chunks]  rows with top-k or top-p: how much lies near the largest logit
+    keep_candidates  [E, chunks]  the ids near enough to matter, in order
+    find_limits      [E]          the smallest logit that the filters keep
+    race_chunks      [E, chunks]  the exponential race among what they keep
+    pick_winners     [E]
 
 Filters are thresholds on logits: bisection over the bits of a float finds the exact one without
 sorting. It runs on candidates only: the logits within a distance of the largest that is wide enough
-for the row's filters, copied in id order.
+for the row's filters. All sums run in a fixed order.
 """
 
 # The dialect of @triton.jit bodies has no annotations beyond tl.constexpr.
@@ -25,7 +27,13 @@ import triton.language as tl
 from tokenspeed_sdk.contracts.kernel import CallSite
 
 CHUNK = 4096
-BLOCK = 4096
+BLOCK = 2048
+MASSES = tl.constexpr(8)
+"""Numbers that chunk_masses leaves per chunk: counts and masses at three distances, and all mass."""
+
+NEAR, MIDDLE, FAR = tl.constexpr(5.0), tl.constexpr(10.0), tl.constexpr(20.0)
+"""Distances below the largest logit, in units of temperature."""
+
 NO_ID = tl.constexpr(2**31 - 1)
 LOWEST_KEY = tl.constexpr(-(2**31))
 HIGHEST_KEY = tl.constexpr(2**31 - 1)
@@ -76,79 +84,137 @@ def chunk_maxima(
 
 
 @triton.jit
-def choose_cut(
-    logits, largest, temperature, top_k, top_p, vocab, BLOCK: tl.constexpr
-):
-    """Distance below the largest logit, in units of temperature, beyond which nothing stays."""
-    near_count, near_mass, far_count, far_mass, mass = 0, 0.0, 0, 0.0, 0.0
-    for start in range(0, vocab, BLOCK):
-        value, _ = load_row(logits, start + tl.arange(0, BLOCK), vocab)
+def filters(temperature, top_k, top_p, vocab, winner):
+    """Whether a row has a threshold to find, and its top-k, 0 for none."""
+    top_k = tl.where(top_k >= vocab, 0, tl.maximum(top_k, 0))
+    return (temperature > 0.0) & (winner != NO_ID) & ((top_k > 0) | (top_p < 1.0)), top_k
+
+
+@triton.jit
+def chunk_masses(
+    logits, masses, chunk_value, chunk_id, temperatures, top_ks, top_ps,
+    vocab, chunks, row_stride, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+):  # fmt: skip
+    """Number and mass of one chunk's logits within each distance of the row's largest."""
+    row = tl.program_id(0).to(tl.int64)
+    chunk = tl.program_id(1)
+    temperature = tl.load(temperatures + row)
+    largest, winner = row_maximum(chunk_value, chunk_id, row, chunks, CHUNKS)
+    filtered, _ = filters(temperature, tl.load(top_ks + row), tl.load(top_ps + row), vocab, winner)
+    if filtered:
+        column = chunk * CHUNK + tl.arange(0, CHUNK)
+        value, _ = load_row(logits + row * row_stride, column, vocab)
         level = (value - largest) / temperature
         weight = tl.exp(level)
-        near, far = level > -8.0, level > -20.0
-        near_count += tl.sum(near.to(tl.int32), 0)
-        far_count += tl.sum(far.to(tl.int32), 0)
-        near_mass += tl.sum(tl.where(near, weight, 0.0), 0)
-        far_mass += tl.sum(tl.where(far, weight, 0.0), 0)
-        mass += tl.sum(weight, 0)
-    # The margin covers the rounding of sums; with top-k on, top-p asks for no more than all mass.
-    wanted = tl.minimum(top_p, 1.0) * mass * 1.0001
-    near_enough = tl.where(top_k > 0, near_count >= top_k, near_mass >= wanted)
-    far_enough = tl.where(top_k > 0, far_count >= top_k, far_mass >= wanted)
-    cut = tl.where(near_enough, 8.0, tl.where(far_enough, 20.0, float("inf")))
-    return cut
+        at = masses + (row * chunks + chunk) * MASSES
+        tl.store(at + 0, tl.sum((level > -NEAR).to(tl.float32), 0))
+        tl.store(at + 1, tl.sum((level > -MIDDLE).to(tl.float32), 0))
+        tl.store(at + 2, tl.sum((level > -FAR).to(tl.float32), 0))
+        tl.store(at + 3, tl.sum((value > float("-inf")).to(tl.float32), 0))
+        tl.store(at + 4, tl.sum(tl.where(level > -NEAR, weight, 0.0), 0))
+        tl.store(at + 5, tl.sum(tl.where(level > -MIDDLE, weight, 0.0), 0))
+        tl.store(at + 6, tl.sum(tl.where(level > -FAR, weight, 0.0), 0))
+        tl.store(at + 7, tl.sum(weight, 0))
+
+
+@triton.jit
+def row_candidates(masses, row, chunk, chunks, top_k, top_p, CHUNKS: tl.constexpr):
+    """Distance within which all lies that the filters may keep; how many candidates lie there, how
+    many in earlier chunks; and the mass of the whole row.
+
+    The margin on mass covers the rounding of sums.
+    """
+    each = tl.arange(0, CHUNKS)
+    inside = each < chunks
+    at = masses + (row * chunks + each) * MASSES
+    near = tl.load(at + 0, mask=inside, other=0.0)
+    middle = tl.load(at + 1, mask=inside, other=0.0)
+    far = tl.load(at + 2, mask=inside, other=0.0)
+    finite = tl.load(at + 3, mask=inside, other=0.0)
+    near_mass = tl.sum(tl.load(at + 4, mask=inside, other=0.0), 0)
+    middle_mass = tl.sum(tl.load(at + 5, mask=inside, other=0.0), 0)
+    far_mass = tl.sum(tl.load(at + 6, mask=inside, other=0.0), 0)
+    mass = tl.sum(tl.load(at + 7, mask=inside, other=0.0), 0)
+    wanted = top_p * mass * 1.0001
+    if top_k > 0:  # top-p then asks for a share of what top-k keeps
+        near_enough = tl.sum(near, 0) >= top_k
+        middle_enough = tl.sum(middle, 0) >= top_k
+        far_enough = tl.sum(far, 0) >= top_k
+    else:
+        near_enough = near_mass >= wanted
+        middle_enough = middle_mass >= wanted
+        far_enough = far_mass >= wanted
+    cut = tl.where(far_enough, FAR, float("inf"))
+    cut = tl.where(middle_enough, MIDDLE, cut)
+    cut = tl.where(near_enough, NEAR, cut)
+    number = tl.where(far_enough, far, finite)
+    number = tl.where(middle_enough, middle, number)
+    number = tl.where(near_enough, near, number)
+    before = tl.sum(tl.where(each < chunk, number, 0.0), 0)
+    return cut, tl.sum(number, 0).to(tl.int32), before.to(tl.int32), mass
 
 
 @triton.jit
 def keep_candidates(
-    logits, keys, ids, largest, temperature, cut, vocab, BLOCK: tl.constexpr
-):
-    """Copy what lies within the cut, in id order; returns how many."""
-    count = 0
-    for start in range(0, vocab, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        value, _ = load_row(logits, column, vocab)
-        keep = (((value - largest) / temperature) > -cut) & (column < vocab)
-        place = count + tl.cumsum(keep.to(tl.int32), 0) - 1
-        tl.store(keys + place, order_key(value), mask=keep)
-        tl.store(ids + place, column, mask=keep)
-        count += tl.sum(keep.to(tl.int32), 0)
-    return count
+    logits, ids, masses, chunk_value, chunk_id, temperatures, top_ks, top_ps,
+    vocab, chunks, row_stride, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+):  # fmt: skip
+    """Put the ids of one chunk's candidates behind those of the chunks before it."""
+    row = tl.program_id(0).to(tl.int64)
+    chunk = tl.program_id(1)
+    temperature = tl.load(temperatures + row)
+    top_p = tl.load(top_ps + row)
+    largest, winner = row_maximum(chunk_value, chunk_id, row, chunks, CHUNKS)
+    filtered, top_k = filters(temperature, tl.load(top_ks + row), top_p, vocab, winner)
+    if filtered:
+        cut, _, before, _ = row_candidates(masses, row, chunk, chunks, top_k, top_p, CHUNKS)
+        column = chunk * CHUNK + tl.arange(0, CHUNK)
+        value, _ = load_row(logits + row * row_stride, column, vocab)
+        keep = ((value - largest) / temperature) > -cut
+        place = before + tl.cumsum(keep.to(tl.int32), 0) - 1
+        tl.store(ids + row * vocab + place, column, mask=keep)
 
 
 @triton.jit
-def weigh(key, largest, temperature):
-    """exp((logit - largest) / temperature) of a key."""
-    bits = tl.where(key < 0, key ^ 0x7FFFFFFF, key)
-    return tl.exp((bits.to(tl.float32, bitcast=True) - largest) / temperature)
+def load_candidates(logits, ids, start, count, BLOCK: tl.constexpr):
+    """BLOCK candidates: logit, key, id, and which are there."""
+    at = start + tl.arange(0, BLOCK)
+    inside = at < count
+    token = tl.load(ids + at, mask=inside, other=0)
+    value = tl.load(logits + token, mask=inside, other=float("-inf"))
+    return value, order_key(value), token, inside
 
 
 @triton.jit
-def measure(
-    keys, ids, count, above, k_key, k_id, largest, temperature, BLOCK: tl.constexpr
-):
-    """Number and mass of the top-k candidates whose key is greater than ``above``."""
-    number, mass = 0, 0.0
+def count_above(logits, ids, count, limit, BLOCK: tl.constexpr):
+    """Number of candidates whose key is greater than the limit."""
+    number = tl.zeros([BLOCK], tl.int32)
     for start in range(0, count, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        inside = at < count
-        key = tl.load(keys + at, mask=inside, other=LOWEST_KEY)
-        token = tl.load(ids + at, mask=inside, other=0)
-        stays = inside & ((key > k_key) | ((key == k_key) & (token <= k_id))) & (key > above)
-        number += tl.sum(stays.to(tl.int32), 0)
-        mass += tl.sum(tl.where(stays, weigh(key, largest, temperature), 0.0), 0)
-    return number, mass
+        _, key, _, inside = load_candidates(logits, ids, start, count, BLOCK)
+        number += (inside & (key > limit)).to(tl.int32)
+    return tl.sum(number, 0)
 
 
 @triton.jit
-def nth_id(keys, ids, count, wanted_key, rank, BLOCK: tl.constexpr):
+def mass_above(
+    logits, ids, count, limit, k_key, k_id, largest, temperature, BLOCK: tl.constexpr
+):
+    """Mass of the candidates that top-k keeps and whose key is greater than the limit."""
+    mass = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, count, BLOCK):
+        value, key, token, inside = load_candidates(logits, ids, start, count, BLOCK)
+        stays = inside & ((key > k_key) | ((key == k_key) & (token <= k_id))) & (key > limit)
+        mass += tl.where(stays, tl.exp((value - largest) / temperature), 0.0)
+    return tl.sum(mass, 0)
+
+
+@triton.jit
+def nth_id(logits, ids, count, wanted_key, rank, BLOCK: tl.constexpr):
     """Id of the rank-th candidate with the key, counted from 1; the last one if there are fewer."""
     found, before = 0, 0
     for start in range(0, count, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        inside = at < count
-        equal = inside & (tl.load(keys + at, mask=inside, other=LOWEST_KEY) == wanted_key)
-        token = tl.load(ids + at, mask=inside, other=0)
+        _, key, token, inside = load_candidates(logits, ids, start, count, BLOCK)
+        equal = inside & (key == wanted_key)
         place = before + tl.cumsum(equal.to(tl.int32), 0)
         found = tl.maximum(found, tl.max(tl.where(equal & (place <= rank), token, 0), 0))
         before += tl.sum(equal.to(tl.int32), 0)
@@ -156,81 +222,76 @@ def nth_id(keys, ids, count, wanted_key, rank, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def top_k_limit(logits, ids, count, top_k, low, high, BLOCK: tl.constexpr):
+    """Key and id of the last token that top-k keeps."""
+    while low < high:
+        middle = low + ((high - low) >> 1)
+        enough = count_above(logits, ids, count, middle, BLOCK) >= top_k
+        low = tl.where(enough, middle + 1, low)
+        high = tl.where(enough, high, middle)
+    key = low.to(tl.int32)
+    rank = top_k - count_above(logits, ids, count, key, BLOCK)
+    return key, nth_id(logits, ids, count, key, rank, BLOCK)
+
+
+@triton.jit
+def top_p_limit(
+    logits, ids, count, wanted, k_key, k_id, largest, temperature, low, high, BLOCK: tl.constexpr
+):
+    """Key and id of the last token that top-p keeps of what top-k keeps."""
+    while low < high:
+        middle = low + ((high - low) >> 1)
+        enough = mass_above(
+            logits, ids, count, middle, k_key, k_id, largest, temperature, BLOCK
+        ) >= wanted  # fmt: skip
+        low = tl.where(enough, middle + 1, low)
+        high = tl.where(enough, high, middle)
+    key = low.to(tl.int32)
+    above = mass_above(logits, ids, count, key, k_key, k_id, largest, temperature, BLOCK)
+    bits = tl.where(key < 0, key ^ 0x7FFFFFFF, key)
+    each = tl.exp((bits.to(tl.float32, bitcast=True) - largest) / temperature)
+    rank = tl.ceil(tl.minimum((wanted - above) / tl.maximum(each, 1e-38), 1e9)).to(tl.int32)
+    last = nth_id(logits, ids, count, key, tl.maximum(rank, 1), BLOCK)
+    return key, tl.where(key == k_key, tl.minimum(last, k_id), last)
+
+
+@triton.jit
 def find_limits(
-    logits, limits, keys, ids, chunk_value, chunk_id, temperatures, top_ks, top_ps,
+    logits, limits, ids, masses, chunk_value, chunk_id, temperatures, top_ks, top_ps,
     vocab, chunks, row_stride, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """(key, id) of the last token that top-k and then top-p keep, for one row.
 
-    Keys are searched from above: the answer is the smallest key for which less than the wanted
-    number (top-k) or mass (top-p) lies strictly above it.
+    The key is the smallest one above which less than the wanted number (top-k) or mass (top-p)
+    lies.
     """
     row = tl.program_id(0).to(tl.int64)
     temperature = tl.load(temperatures + row)
-    top_k = tl.load(top_ks + row)
     top_p = tl.load(top_ps + row)
     largest, winner = row_maximum(chunk_value, chunk_id, row, chunks, CHUNKS)
-    top_k = tl.where(top_k >= vocab, 0, top_k)
+    filtered, top_k = filters(temperature, tl.load(top_ks + row), top_p, vocab, winner)
     key_limit = tl.full([], LOWEST_KEY, tl.int32)
     id_limit = tl.full([], NO_ID, tl.int32)
-    if (temperature > 0.0) & (winner != NO_ID) & ((top_k > 0) | (top_p < 1.0)):
+    if filtered:
         logits += row * row_stride
-        keys += row * vocab
         ids += row * vocab
-        cut = choose_cut(logits, largest, temperature, top_k, top_p, vocab, BLOCK)
-        count = keep_candidates(logits, keys, ids, largest, temperature, cut, vocab, BLOCK)
-        tl.debug_barrier()  # other threads of this program read what was just written
-        highest = order_key(largest).to(tl.int64)
+        cut, count, _, mass = row_candidates(masses, row, 0, chunks, top_k, top_p, CHUNKS)
+        low = order_key(largest - 1.01 * cut * temperature).to(tl.int64) - 1
+        high = order_key(largest).to(tl.int64)
         if top_k > 0:
-            low, high = tl.full([], LOWEST_KEY, tl.int64), highest
-            while low < high:
-                middle = low + ((high - low) >> 1)
-                number, _ = measure(
-                    keys, ids, count, middle, LOWEST_KEY, NO_ID, largest, temperature, BLOCK
-                )
-                low = tl.where(number < top_k, low, middle + 1)
-                high = tl.where(number < top_k, middle, high)
-            key_limit = low.to(tl.int32)
-            number, _ = measure(
-                keys, ids, count, key_limit, LOWEST_KEY, NO_ID, largest, temperature, BLOCK
+            key_limit, id_limit = top_k_limit(logits, ids, count, top_k, low, high, BLOCK)
+            low = tl.maximum(low, key_limit.to(tl.int64))
+            mass = mass_above(
+                logits, ids, count, LOWEST_KEY, key_limit, id_limit, largest, temperature, BLOCK
             )
-            id_limit = nth_id(keys, ids, count, key_limit, top_k - number, BLOCK)
         if top_p < 1.0:
-            _, mass = measure(
-                keys, ids, count, LOWEST_KEY, key_limit, id_limit, largest, temperature, BLOCK
-            )
-            if top_k <= 0:  # of the whole row, candidates or not
-                mass = row_mass(logits, largest, temperature, vocab, BLOCK)
             wanted = tl.maximum(top_p * mass, 1e-30)
-            low, high = key_limit.to(tl.int64), highest
-            while low < high:
-                middle = low + ((high - low) >> 1)
-                _, above = measure(
-                    keys, ids, count, middle, key_limit, id_limit, largest, temperature, BLOCK
-                )
-                low = tl.where(above < wanted, low, middle + 1)
-                high = tl.where(above < wanted, middle, high)
-            p_key = low.to(tl.int32)
-            _, above = measure(
-                keys, ids, count, p_key, key_limit, id_limit, largest, temperature, BLOCK
-            )
-            each = tl.maximum(weigh(p_key, largest, temperature), 1e-38)
-            rank = tl.ceil(tl.minimum((wanted - above) / each, 1e9)).to(tl.int32)
-            p_id = nth_id(keys, ids, count, p_key, tl.maximum(rank, 1), BLOCK)
-            id_limit = tl.where(p_key == key_limit, tl.minimum(p_id, id_limit), p_id)
-            key_limit = p_key
+            key_limit, id_limit = top_p_limit(
+                logits, ids, count, wanted, key_limit, id_limit, largest, temperature, low, high,
+                BLOCK,
+            )  # fmt: skip
     tl.store(limits + 2 * row, key_limit)
     tl.store(limits + 2 * row + 1, id_limit)
-
-
-@triton.jit
-def row_mass(logits, largest, temperature, vocab, BLOCK: tl.constexpr):
-    """Sum of exp((logit - largest) / temperature) over a row."""
-    mass = 0.0
-    for start in range(0, vocab, BLOCK):
-        value, _ = load_row(logits, start + tl.arange(0, BLOCK), vocab)
-        mass += tl.sum(tl.exp((value - largest) / temperature), 0)
-    return mass
 
 
 @triton.jit
@@ -326,26 +387,26 @@ def sample(
     width = triton.next_power_of_2(chunks)
     values = torch.empty((2, rows, chunks), dtype=torch.float32, device=device)
     places = torch.empty((2, rows, chunks), dtype=torch.int32, device=device)
+    masses = torch.empty((rows, chunks, int(MASSES)), dtype=torch.float32, device=device)
     limits = torch.empty((rows, 2), dtype=torch.int32, device=device)
-    candidates = torch.empty((2, rows, vocab), dtype=torch.int32, device=device)
-    stride = logits.stride(0)
-    chunk_maxima[(rows, chunks)](
-        logits, values[0], places[0], vocab, chunks, stride, CHUNK=CHUNK, num_warps=8
+    ids = torch.empty((rows, vocab), dtype=torch.int32, device=device)
+    best, race = (values[0], places[0]), (values[1], places[1])
+    sizes = (vocab, chunks, logits.stride(0))
+    grid = (rows, chunks)
+    chunk_maxima[grid](logits, *best, *sizes, CHUNK=CHUNK, num_warps=8)
+    rules = (temperature, top_k, top_p)
+    chunk_masses[grid](logits, masses, *best, *rules, *sizes, CHUNK=CHUNK, CHUNKS=width, num_warps=8)
+    keep_candidates[grid](
+        logits, ids, masses, *best, *rules, *sizes, CHUNK=CHUNK, CHUNKS=width, num_warps=8
     )
     find_limits[(rows,)](
-        logits, limits, candidates[0], candidates[1], values[0], places[0],
-        temperature, top_k, top_p, vocab, chunks, stride,
-        CHUNKS=width, BLOCK=BLOCK, num_warps=16,
+        logits, limits, ids, masses, *best, *rules, *sizes, CHUNKS=width, BLOCK=BLOCK, num_warps=8
+    )
+    race_chunks[grid](
+        logits, limits, *best, *race, temperature, min_p, seed, position, *sizes,
+        CHUNK=CHUNK, CHUNKS=width, num_warps=16,
     )  # fmt: skip
-    race_chunks[(rows, chunks)](
-        logits, limits, values[0], places[0], values[1], places[1],
-        temperature, min_p, seed, position, vocab, chunks, stride,
-        CHUNK=CHUNK, CHUNKS=width, num_warps=8,
-    )  # fmt: skip
-    pick_winners[(rows,)](
-        out, values[0], places[0], values[1], places[1], temperature, chunks,
-        CHUNKS=width, num_warps=1,
-    )  # fmt: skip
+    pick_winners[(rows,)](out, *best, *race, temperature, chunks, CHUNKS=width, num_warps=1)
     return out
 
 

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""The device work of one step, from page-table deltas to sampled tokens. It only launches.
+
+State that outlives a step stays on the device, by slot: page tables, epochs, last tokens. Slot 0 is
+nobody's; the last slot is the sentinel of padded rows, whose page table is the null page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from tokenspeed_sdk.modeling.batch import CacheView, ForwardBatch
+
+from tokenspeed.engine.buffers import DeviceInputs, Limits, StepArrays, StepBuffers, StepLayout
+from tokenspeed.engine.sampling import Sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tokenspeed_sdk.contracts.model import Model
+    from tokenspeed_sdk.contracts.platform import Device
+    from tokenspeed_sdk.modeling.context import BuildContext
+
+    from tokenspeed.cache.slab import LayerCache
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """Host-side facts that the launches of a step depend on; all else is read on the device.
+
+    Attributes:
+        rows, decode_rows, tokens, emits: counts; decode rows come first, emitting rows sample.
+        has_deltas: whether page tables may change.
+        max_query_len, max_kv_len: upper bounds over all rows.
+    """
+
+    rows: int
+    decode_rows: int
+    tokens: int
+    emits: int
+    has_deltas: bool
+    max_query_len: int
+    max_kv_len: int
+
+
+class DeviceStep:
+    """Inputs, resident state and model of one device; ``run`` is the same eager and captured."""
+
+    def __init__(
+        self,
+        model: Model,
+        device: Device,
+        context: BuildContext,
+        caches: Sequence[LayerCache],
+        limits: Limits,
+        vocab_size: int,
+    ) -> None:
+        slots = limits.sequences + 2
+        self._model = model
+        self._inputs = DeviceInputs(device, StepLayout(limits))
+        self._sampler = Sampler(context, vocab_size)
+        self._update = context.bind("page_table_update@1", "executor.page_tables").call
+        self._sampled = device.allocate((limits.sequences,), "int64")
+        self._last_token = device.allocate((slots,), "int64")
+        self._slot_epochs = [device.allocate((slots,), "int32") for _ in range(limits.groups)]
+        self._page_tables = [
+            device.allocate((slots, limits.max_pages), "int32") for _ in range(limits.groups)
+        ]
+        self._caches = tuple(
+            CacheView(cache.keys, cache.values, table)
+            for cache, table in zip(caches, self._page_tables, strict=True)
+        )
+
+    def upload(self, buffers: StepBuffers) -> None:
+        """Queue the one copy to the device."""
+        self._inputs.upload(buffers)
+
+    @torch.inference_mode()
+    def run(self, shape: StepShape) -> None:
+        """Queue everything between the two copies."""
+        inputs = self._inputs.arrays
+        if shape.has_deltas:
+            self._update_page_tables(inputs)
+        hidden = self._model.forward(self._batch(inputs, shape))
+        if not shape.emits:
+            return
+        count = shape.emits
+        if count != shape.tokens:
+            hidden = self._sampler.gather_rows(hidden, inputs.emit_token[:count])
+        tokens = self._sampler.sample(self._model.logits(hidden), inputs, count)
+        self._last_token[inputs.emit_slot[:count]] = tokens
+        self._sampled[:count] = tokens
+
+    def download(self, buffers: StepBuffers, count: int) -> None:
+        """Queue the copy of the sampled tokens to the host."""
+        buffers.sampled[:count].copy_(self._sampled[:count], non_blocking=True)
+
+    def page_tables(self) -> list[torch.Tensor]:
+        """The resident tables, for verification: [slots, max_pages] int32 per cache group."""
+        return self._page_tables
+
+    def _update_page_tables(self, inputs: StepArrays) -> None:
+        for group, (table, epochs) in enumerate(
+            zip(self._page_tables, self._slot_epochs, strict=True)
+        ):
+            self._update(
+                table,
+                epochs,
+                inputs.delta_slot[group],
+                inputs.delta_epoch[group],
+                inputs.delta_index[group],
+                inputs.delta_page[group],
+                inputs.delta_count[group : group + 1],
+            )
+
+    def _batch(self, inputs: StepArrays, shape: StepShape) -> ForwardBatch:
+        decode = shape.decode_rows
+        token_ids = inputs.token_ids[: shape.tokens].long()
+        if decode:  # a decode row's token was sampled in the step before and never left the device
+            token_ids[:decode] = self._last_token[inputs.row_slot[:decode]]
+        return ForwardBatch(
+            token_ids=token_ids,
+            positions=inputs.positions[: shape.tokens],
+            token_slot=inputs.token_slot[: shape.tokens],
+            row_slot=inputs.row_slot[: shape.rows],
+            query_start=inputs.row_query_start[: shape.rows + 1],
+            kv_len=inputs.row_kv_len[: shape.rows],
+            num_decode_rows=decode,
+            max_query_len=shape.max_query_len,
+            max_kv_len=shape.max_kv_len,
+            caches=self._caches,
+        )

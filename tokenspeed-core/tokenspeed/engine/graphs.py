@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Decode steps as captured graphs: one per bucket of rows, replayed instead of launched.
+
+A step of n decode rows runs in the smallest bucket b >= n. Rows [n, b) are dead: sentinel slot,
+KV length 0, greedy. Their arrays are refreshed in every step, so nothing of an earlier, larger
+batch is left in them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE
+
+from tokenspeed.engine.device_step import DeviceStep, StepShape
+
+if TYPE_CHECKING:
+    from tokenspeed_sdk.contracts.platform import Device, Graph, Stream
+
+    from tokenspeed.engine.buffers import Limits, StepBuffers
+
+
+def bucket_sizes(sequences: int) -> list[int]:
+    """1, 2, 4, then multiples of 8 up to 64, then of 16, so that padding stays small."""
+    sizes = {1, 2, 4, *range(8, 65, 8), *range(80, sequences + 1, 16), sequences}
+    return sorted(size for size in sizes if size <= sequences)
+
+
+class DecodeGraphs:
+    """The captured decode steps of one device; none where it captures no graphs."""
+
+    def __init__(self, step: DeviceStep, device: Device, stream: Stream, limits: Limits) -> None:
+        self._sentinel = limits.sentinel
+        self._max_kv_len = limits.max_kv_len
+        self._sizes: list[int] = []
+        self._graphs: dict[int, Graph] = {}
+        if GRAPH_CAPTURE not in device.capabilities.features:
+            return
+        self._sizes = bucket_sizes(limits.sequences)
+        for size in reversed(self._sizes):  # the largest first: the others fit in its memory
+            work = partial(step.run, self._shape(size))
+            self._graphs[size] = device.capture(work, stream)
+
+    def find(self, shape: StepShape) -> int | None:
+        """The bucket that a step fits in, or None: it prefills, or is too large."""
+        if shape.rows != shape.decode_rows or not self._sizes or shape.rows > self._sizes[-1]:
+            return None
+        return self._sizes[bisect_left(self._sizes, shape.rows)]
+
+    def pad(self, buffers: StepBuffers, rows: int, bucket: int) -> None:
+        """Make rows [rows, bucket) dead."""
+        host, dead = buffers.host, slice(rows, bucket)
+        host["row_slot"][dead] = self._sentinel
+        host["row_kv_len"][dead] = 0
+        host["row_query_start"][rows : bucket + 1] = np.arange(rows, bucket + 1)
+        host["token_slot"][dead] = self._sentinel
+        host["positions"][dead] = 0
+        host["emit_slot"][dead] = self._sentinel
+        host["emit_position"][dead] = 0
+        host["temperature"][dead] = 0.0
+
+    def replay(self, bucket: int) -> None:
+        """Launch the graph of a bucket."""
+        self._graphs[bucket].replay()
+
+    def _shape(self, size: int) -> StepShape:
+        return StepShape(
+            rows=size,
+            decode_rows=size,
+            tokens=size,
+            emits=size,
+            has_deltas=True,
+            max_query_len=1,
+            max_kv_len=self._max_kv_len,
+        )
