@@ -68,11 +68,20 @@ def prompts(tokenizer: Any) -> list[list[int]]:
 def reference(model: Any, prompt: list[int]) -> dict[str, Any]:
     """Greedy ids after ``prompt``, and at each position the gap between the two best logits."""
     first = torch.tensor([prompt])
-    answer = model.generate(first, max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False,
-                            eos_token_id=None)[0, len(prompt):]  # fmt: skip
-    whole = torch.cat([first[0], answer])[None]
-    best = model(whole).logits[0, len(prompt) - 1 : -1].topk(2).values
-    gaps = (best[:, 0] - best[:, 1]).tolist()
+    whole = model.generate(
+        first,
+        attention_mask=torch.ones_like(first),  # else it hides <|im_end|>, the padding token
+        max_new_tokens=TOKENS,
+        min_new_tokens=TOKENS,
+        do_sample=False,
+        eos_token_id=None,
+    )
+    answer = whole[0, len(prompt) :]
+    best = model(whole).logits[0, len(prompt) - 1 : -1].topk(2)
+    gaps = best.values[:, 0] - best.values[:, 1]
+    same = best.indices[:, 0] == answer
+    assert bool((same | (gaps < 1e-4)).all()), "generate and a forward pass must agree"
+    gaps = gaps.tolist()
     return {
         "prompt": prompt,
         "ids": answer.tolist(),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from tokenspeed_sdk.modeling import WeightError, WeightMap, load_weights
+from tokenspeed_sdk.modeling import WeightError, WeightMap, load_dummy, load_weights
 
 Tensors = dict[str, torch.Tensor]
 
@@ -187,3 +187,17 @@ def test_a_map_that_does_not_add_up() -> None:
         weights.add("b", torch.ones(1, 2), {"a": 1})
     with pytest.raises(WeightError, match="'head' cannot be tied to 'embed'"):
         weights.tie("head", "embed")
+
+
+def test_dummy_weights_fill_every_parameter_alike() -> None:
+    def filled() -> dict[str, torch.Tensor]:
+        weights = WeightMap()
+        weights.add("norm", torch.full((3,), torch.nan))
+        weights.add("linear", torch.full((64, 64), torch.nan))
+        assert load_dummy(weights, seed=1) == 4 * (3 + 64 * 64)
+        return weights.parameters
+
+    first, second = filled(), filled()
+    assert first["norm"].tolist() == [1.0, 1.0, 1.0]
+    assert 0.015 < first["linear"].std() < 0.025
+    assert torch.equal(first["linear"], second["linear"])

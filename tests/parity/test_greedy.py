@@ -2,9 +2,9 @@
 # SPDX-FileCopyrightText: The TokenSpeed authors
 """Our greedy tokens against those of Transformers, float32, the same real weights.
 
-Teacher-forced: the engine runs freely until it differs from the reference, and from there it goes on
-with the reference's token, so every position is judged on the reference's own history. A position
-that differs is excused only if the reference's two best logits were nearly equal.
+Teacher-forced: the engine runs freely until it differs from the reference, and from there it goes
+on with the reference's token, so every position is judged on the reference's own history. A
+position that differs is excused only if the reference's two best logits were nearly equal.
 """
 
 from __future__ import annotations

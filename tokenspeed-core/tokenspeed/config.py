@@ -12,6 +12,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: folder with config.json, weights and tokenizer.
+        load: "auto" reads the folder's weights; "dummy" makes random ones, for measuring.
         dtype: dtype of weights and activations; "auto" takes the platform's first choice.
         max_model_len: longest prompt and answer together, in tokens; None takes the model's.
         kv_pages: usable KV pages; None fills the memory that is free after loading.
@@ -26,6 +27,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: str
+    load: str = "auto"
     dtype: str = "auto"
     max_model_len: int | None = None
     kv_pages: int | None = None

@@ -136,4 +136,10 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     kv_bytes: int
 
 
-FromEngine = EngineOutput | EngineLoading | EngineReady
+class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
+    """Engine to front, as its last words: why it ends."""
+
+    error: str
+
+
+FromEngine = EngineOutput | EngineLoading | EngineReady | EngineFailed

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-
 from tokenspeed_cpu import library
 
 THREADS = 2

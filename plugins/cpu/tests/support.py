@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-
 from tokenspeed_cpu.kernels import kernels
 from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite, Kernel
 from tokenspeed_sdk.contracts.platform import Capabilities

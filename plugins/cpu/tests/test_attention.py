@@ -8,6 +8,7 @@ from itertools import accumulate
 
 import pytest
 import torch
+
 from .support import Cache, bind, int32, make_cache, randn, reference
 
 pytestmark = pytest.mark.usefixtures("isa")
@@ -23,10 +24,18 @@ GEOMETRIES = [  # heads, kv_heads, head_dim, page
 
 
 def traits_of(heads: int, kv_heads: int, head_dim: int, page: int) -> dict[str, int | None]:
-    return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "page_size": page, "window": None}
+    return {
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "page_size": page,
+        "window": None,
+    }
 
 
-def fused_query(rng: torch.Generator, tokens: int, heads: int, kv_heads: int, head_dim: int) -> torch.Tensor:
+def fused_query(
+    rng: torch.Generator, tokens: int, heads: int, kv_heads: int, head_dim: int
+) -> torch.Tensor:
     """q as a view of a fused qkv."""
     return randn(rng, tokens, heads + 2 * kv_heads, head_dim)[:, :heads]
 
@@ -74,7 +83,12 @@ def test_decode_splits_one_long_row(rng: torch.Generator) -> None:
     [[(1, 0)], [(5, 0), (70, 0)], [(1, 130), (64, 64), (3, 61), (17, 16), (0, 9)], [(130, 3)]],
 )
 def test_prefill(
-    rng: torch.Generator, heads: int, kv_heads: int, head_dim: int, page: int, rows: list[tuple[int, int]]
+    rng: torch.Generator,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    page: int,
+    rows: list[tuple[int, int]],
 ) -> None:
     lengths = [new + prefix for new, prefix in rows]
     cache = make_cache(rng, lengths, kv_heads=kv_heads, head_dim=head_dim, page=page)
@@ -95,7 +109,9 @@ def test_no_rows_or_no_tokens(rows: int) -> None:
     decode = bind("attention_decode@1", **traits_of(1, 1, 16, 4))
     prefill = bind("attention_prefill@1", **traits_of(1, 1, 16, 4))
     q = torch.ones(rows, 1, 16)
-    assert decode(q, cache, cache, table, slots, int32([0] * rows), 1.0).tolist() == (q * 0).tolist()
+    assert (
+        decode(q, cache, cache, table, slots, int32([0] * rows), 1.0).tolist() == (q * 0).tolist()
+    )
     starts = int32([0] * (rows + 1))
     out = prefill(torch.ones(0, 1, 16), cache, cache, table, slots, starts, int32([0] * rows), 1.0)
     assert out.shape == (0, 1, 16)
@@ -103,7 +119,9 @@ def test_no_rows_or_no_tokens(rows: int) -> None:
 
 @pytest.mark.parametrize(("page", "head_dim", "kv_heads"), [(16, 64, 3), (4, 16, 1), (64, 128, 2)])
 @pytest.mark.parametrize("tokens", [0, 1, 40, 400])
-def test_kv_write(rng: torch.Generator, page: int, head_dim: int, kv_heads: int, tokens: int) -> None:
+def test_kv_write(
+    rng: torch.Generator, page: int, head_dim: int, kv_heads: int, tokens: int
+) -> None:
     lengths = [tokens // 2 + 1, tokens + 1]
     cache = make_cache(rng, lengths, kv_heads=kv_heads, head_dim=head_dim, page=page, poison=False)
     kv = randn(rng, tokens, 5 * kv_heads, head_dim)
@@ -125,7 +143,15 @@ def test_padded_rows_touch_the_null_page_only(rng: torch.Generator) -> None:
     k = randn(rng, 3, 1, 16)
     write = bind("kv_write@1", kv_heads=1, head_dim=16, page_size=4)
     sentinel = cache.table.shape[0] - 1
-    write(k, k, cache.keys, cache.values, cache.table, int32([0, sentinel, sentinel]), int32([0, 5, 10_000]))
+    write(
+        k,
+        k,
+        cache.keys,
+        cache.values,
+        cache.table,
+        int32([0, sentinel, sentinel]),
+        int32([0, 5, 10_000]),
+    )
     assert torch.equal(cache.keys[1:], before[1:])
 
 
@@ -133,7 +159,9 @@ def test_ids_out_of_range_lead_to_the_null_page(rng: torch.Generator) -> None:
     cache = torch.zeros(3, 1, 4, 16)
     table = int32([[0, 0], [99, -7], [0, 0]])
     decode = bind("attention_decode@1", **traits_of(1, 1, 16, 4))
-    out = decode(randn(rng, 2, 1, 16), cache, cache, table, int32([1, 77]), int32([8, 1_000_000]), 1.0)
+    out = decode(
+        randn(rng, 2, 1, 16), cache, cache, table, int32([1, 77]), int32([8, 1_000_000]), 1.0
+    )
     assert out.eq(0).all()
 
 
@@ -143,7 +171,9 @@ def test_a_nan_stays_in_its_row(rng: torch.Generator) -> None:
     traits = traits_of(2, 1, 16, 4)
     q = randn(rng, 2, 2, 16)
     args = (cache.table, int32([1, 2]))
-    out = bind("attention_decode@1", **traits)(q, cache.keys, cache.values, *args, int32([20, 20]), 1.0)
+    out = bind("attention_decode@1", **traits)(
+        q, cache.keys, cache.values, *args, int32([20, 20]), 1.0
+    )
     assert out[0].isnan().all()
     assert out[1].isfinite().all()
     out = bind("attention_prefill@1", **traits)(

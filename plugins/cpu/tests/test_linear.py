@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from .support import bind, embedded, find, randn, reference, site
 
 SHAPES = [(576, 576), (960, 64), (49, 17), (1, 1), (16, 1025), (130, 2050)]
@@ -22,7 +23,9 @@ def test_linear_equals_reference(rng: torch.Generator, n: int, k: int, rows: int
         traits = {"n": n, "k": k, "bias": b is not None}
         packed = kernel.pack_weight(site("linear@1", **traits), weight)
         out = bind("linear@1", **traits)(x, packed, b)
-        wanted = reference("linear@1", **traits)(x.double(), weight.double(), b if b is None else b.double())
+        wanted = reference("linear@1", **traits)(
+            x.double(), weight.double(), b if b is None else b.double()
+        )
         torch.testing.assert_close(out.double(), wanted, rtol=1e-4, atol=2e-5 * k**0.5)
 
 
@@ -55,7 +58,9 @@ def test_a_tied_head_shares_the_panels_of_the_embedding(rng: torch.Generator) ->
     assert other.data_ptr() != head.data_ptr()
 
 
-@pytest.mark.parametrize(("vocab", "hidden", "tokens"), [(50, 32, 7), (16, 5, 1), (300, 576, 200), (3, 4, 0)])
+@pytest.mark.parametrize(
+    ("vocab", "hidden", "tokens"), [(50, 32, 7), (16, 5, 1), (300, 576, 200), (3, 4, 0)]
+)
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.usefixtures("isa")
 def test_embedding_equals_reference(
@@ -64,7 +69,9 @@ def test_embedding_equals_reference(
     traits = {"vocab": vocab, "hidden": hidden}
     weight = embedded(randn(rng, vocab, hidden))
     ids = torch.randint(0, vocab, (tokens,), generator=rng)
-    given = find("embedding@1").pack_weight(site("embedding@1", **traits), weight) if packed else weight
+    given = (
+        find("embedding@1").pack_weight(site("embedding@1", **traits), weight) if packed else weight
+    )
     assert torch.equal(bind("embedding@1", **traits)(ids, given), weight[ids])
 
 

@@ -10,9 +10,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import torch
-
 import tokenspeed_cpu
+import torch
 from tokenspeed_cpu import cores, library, memory
 from tokenspeed_cpu.kernels import kernels
 from tokenspeed_cpu.platform import CpuPlatform
@@ -26,7 +25,11 @@ from .support import find, site
 
 def in_a_fresh_process(code: str, **environment: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**environment}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**environment},
     )
     return done.stdout.strip()
 
@@ -91,7 +94,9 @@ def test_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_memory_is_the_lesser_of_machine_and_cgroup(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 800 kB\nHugePages_Total: 0\n")
+    meminfo.write_text(
+        "MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 800 kB\nHugePages_Total: 0\n"
+    )
     assert memory.report(meminfo, tmp_path).total == 1000 * 1024
     assert memory.report(meminfo, tmp_path).free == 800 * 1024
     (tmp_path / "memory.max").write_text("512000\n")
@@ -115,7 +120,9 @@ def test_cores_respect_the_quota(tmp_path: Path) -> None:
 
 
 def test_manifest_claims_what_the_kernels_are() -> None:
-    folder = next(Path(path) for path in tokenspeed_cpu.__path__ if (Path(path) / "platform.py").exists())
+    folder = next(
+        Path(path) for path in tokenspeed_cpu.__path__ if (Path(path) / "platform.py").exists()
+    )
     manifest = tomllib.loads((folder / "tokenspeed_plugin.toml").read_text())
     provides = {entry["contract"]: entry for entry in manifest["provides"]}
     assert manifest["id"] == "tokenspeed-cpu"
@@ -139,10 +146,18 @@ def test_kernels_decline_with_reasons() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trait", "value", "words"), [("head_dim", 72, "72"), ("head_dim", 512, "512"), ("window", 128, "window")]
+    ("trait", "value", "words"),
+    [("head_dim", 72, "72"), ("head_dim", 512, "512"), ("window", 128, "window")],
 )
 def test_attention_declines_what_it_cannot(trait: str, value: int, words: str) -> None:
-    traits = {"heads": 2, "kv_heads": 1, "head_dim": 64, "page_size": 16, "window": None, trait: value}
+    traits = {
+        "heads": 2,
+        "kv_heads": 1,
+        "head_dim": 64,
+        "page_size": 16,
+        "window": None,
+        trait: value,
+    }
     for op in ("attention_prefill@1", "attention_decode@1"):
         verdict = find(op).accept(site(op, **traits))
         assert isinstance(verdict, Decline)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from .support import bind, embedded, int32, randn, reference
 
 pytestmark = pytest.mark.usefixtures("isa")
@@ -30,7 +31,11 @@ def test_rms_norm_of_heads(rng: torch.Generator) -> None:
 @pytest.mark.parametrize("hidden", [576, 16, 37])
 @pytest.mark.parametrize("rows", ROWS)
 def test_add_rms_norm(rng: torch.Generator, rows: int, hidden: int) -> None:
-    x, residual, weight = randn(rng, rows, hidden), embedded(randn(rng, rows, hidden)), randn(rng, hidden)
+    x, residual, weight = (
+        randn(rng, rows, hidden),
+        embedded(randn(rng, rows, hidden)),
+        randn(rng, hidden),
+    )
     expected = residual.clone()
     wanted = reference("add_rms_norm@1", hidden=hidden)(x, expected, weight, 1e-5)
     before = x.clone()
@@ -55,7 +60,9 @@ def test_rope_on_views_of_a_fused_qkv(
         heads = x.view(tokens, 15, head_dim)
         op("rope@1", **traits)(heads[:, :9], heads[:, 9:12], positions, cos_sin)
     torch.testing.assert_close(qkv, expected)
-    assert torch.equal(qkv.view(tokens, 15, head_dim)[:, 12:], expected.view(tokens, 15, head_dim)[:, 12:])
+    assert torch.equal(
+        qkv.view(tokens, 15, head_dim)[:, 12:], expected.view(tokens, 15, head_dim)[:, 12:]
+    )
 
 
 @pytest.mark.parametrize("inter", [1536, 16, 21])
@@ -63,7 +70,9 @@ def test_rope_on_views_of_a_fused_qkv(
 def test_silu_and_mul(rng: torch.Generator, rows: int, inter: int) -> None:
     x = embedded(randn(rng, rows, 2 * inter) * 30)
     out = bind("silu_and_mul@1", inter=inter)(x)
-    torch.testing.assert_close(out, reference("silu_and_mul@1", inter=inter)(x), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        out, reference("silu_and_mul@1", inter=inter)(x), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_silu_keeps_nan_and_extremes() -> None:
@@ -87,5 +96,7 @@ def test_gather_of_a_row_that_is_not_there() -> None:
 
 def test_positions_out_of_range_do_not_fault() -> None:
     q, k = torch.ones(2, 1, 16), torch.ones(2, 1, 16)
-    bind("rope@1", head_dim=16, rotary=16, interleaved=False)(q, k, int32([-5, 99]), torch.ones(4, 16))
+    bind("rope@1", head_dim=16, rotary=16, interleaved=False)(
+        q, k, int32([-5, 99]), torch.ones(4, 16)
+    )
     assert q.isfinite().all()

@@ -40,9 +40,14 @@ PARAMS = [
 ]
 
 
-def arguments(logits: torch.Tensor, rows: list[tuple[Params, int, int]]) -> tuple[torch.Tensor, ...]:
+def arguments(
+    logits: torch.Tensor, rows: list[tuple[Params, int, int]]
+) -> tuple[torch.Tensor, ...]:
     """Arguments of sample@1; a row is its params, seed and position."""
-    floats = [torch.tensor([getattr(p, name) for p, _, _ in rows]) for name in ("temperature", "top_p", "min_p")]
+    floats = [
+        torch.tensor([getattr(p, name) for p, _, _ in rows])
+        for name in ("temperature", "top_p", "min_p")
+    ]
     top_k = torch.tensor([p.top_k for p, _, _ in rows], dtype=torch.int32)
     seeds = torch.tensor([seed for _, seed, _ in rows], dtype=torch.int64)
     positions = torch.tensor([position for _, _, position in rows], dtype=torch.int64)
@@ -72,8 +77,13 @@ def test_masked_and_tied_logits(rng: torch.Generator) -> None:
 
 def test_a_flat_nucleus_over_a_large_vocabulary(rng: torch.Generator) -> None:
     logits = randn(rng, 6, 49152)
-    args = arguments(logits, [(Params(top_p=p), 3, i) for i, p in enumerate((0.5, 0.9, 0.999, 0.1, 0.01, 0.3))])
-    assert bind("sample@1", vocab=49152)(*args).tolist() == reference("sample@1", vocab=49152)(*args).tolist()
+    args = arguments(
+        logits, [(Params(top_p=p), 3, i) for i, p in enumerate((0.5, 0.9, 0.999, 0.1, 0.01, 0.3))]
+    )
+    assert (
+        bind("sample@1", vocab=49152)(*args).tolist()
+        == reference("sample@1", vocab=49152)(*args).tolist()
+    )
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-
 from tokenspeed_cpu.stream import CpuStream
 
 

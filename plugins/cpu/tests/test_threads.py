@@ -9,7 +9,6 @@ import threading
 
 import pytest
 import torch
-
 from tokenspeed_cpu import library
 
 from .support import bind, find, randn, site

@@ -13,7 +13,9 @@ CGROUP = Path("/sys/fs/cgroup")
 
 def usable_cores(cgroup: Path = CGROUP) -> int:
     """Cores by affinity and by the CPU quota of the cgroup, whichever is less; at least 1."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     quota = _quota(cgroup)
     return max(1, min(cores, math.floor(quota))) if quota else cores
 

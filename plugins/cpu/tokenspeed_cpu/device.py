@@ -8,9 +8,10 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tokenspeed_sdk.contracts.platform import Capabilities, Graph, MemoryReport, Stream
+
 from tokenspeed_cpu import library, memory
 from tokenspeed_cpu.stream import CpuStream
-from tokenspeed_sdk.contracts.platform import Capabilities, Graph, MemoryReport, Stream
 
 if TYPE_CHECKING:
     import torch

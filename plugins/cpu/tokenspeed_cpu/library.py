@@ -76,7 +76,7 @@ def arch() -> str:
 
 def isas() -> tuple[str, ...]:
     """All instruction sets of the library, best first, whether this CPU runs them or not."""
-    names = []
+    names: list[str] = []
     while name := load().tokenspeed_cpu_isa_name(len(names)):
         names.append(name.decode())
     return tuple(names)

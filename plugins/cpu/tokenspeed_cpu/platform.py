@@ -8,10 +8,11 @@ import logging
 import os
 import sys
 
-from tokenspeed_cpu import library
-from tokenspeed_cpu.cores import default_threads, usable_cores
 from tokenspeed_sdk.contracts.platform import Device
 from tokenspeed_sdk.contracts.probe import Accept, Verdict
+
+from tokenspeed_cpu import library
+from tokenspeed_cpu.cores import default_threads, usable_cores
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +57,8 @@ class CpuPlatform:
         wanted = {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, **PASSIVE}
         if "torch" in sys.modules and os.environ.get("OMP_WAIT_POLICY") != "passive":
             logger.warning(
-                "torch was imported before the CPU platform was prepared: its idle threads may spin; "
-                "set OMP_WAIT_POLICY=passive in the environment"
+                "torch was imported before the CPU platform was prepared: its idle threads may "
+                "spin; set OMP_WAIT_POLICY=passive in the environment"
             )
         os.environ.update(wanted)
 

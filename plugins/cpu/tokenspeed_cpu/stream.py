@@ -2,11 +2,11 @@
 # SPDX-FileCopyrightText: The TokenSpeed authors
 """An ordered queue of work on a thread of its own.
 
-What happens to errors. Work that raises ends there; work queued behind it runs all the same, because
-steps of an engine are of different requests, and one that failed says nothing about the next. The
-error travels with the stream: every event recorded behind it carries it until one of them is waited
-for and raises it. From then on it is reported: no other event raises it, and events recorded later
-don't carry it. Several errors are reported one event at a time, oldest first.
+What happens to errors. Work that raises ends there; work queued behind it runs all the same,
+because steps of an engine are of different requests, and one that failed says nothing about the
+next. The error travels with the stream: every event recorded behind it carries it until one of them
+is waited for and raises it. From then on it is reported: no other event raises it, and events
+recorded later don't carry it. Several errors are reported one event at a time, oldest first.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ from functools import cache
 
 import pytest
 import torch
+from tokenspeed_models import llama, qwen3
 
-from .oracles import BASE, LLAMAS, Oracle
+from .oracles import BASE, LLAMAS, QWEN3S, Oracle
 
 
 @pytest.fixture(autouse=True)
@@ -21,19 +22,24 @@ def quiet_torch() -> None:
 
 
 @pytest.fixture(scope="session")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Oracle]:
-    """Key of LLAMAS -> oracle, made once."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+def oracle_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Oracle]:
+    """Key of LLAMAS or QWEN3S -> oracle, made once."""
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
     @cache
     def make(name: str) -> Oracle:
         torch.manual_seed(1)
-        model = LlamaForCausalLM(LlamaConfig(**BASE | LLAMAS[name])).eval()
+        if name in LLAMAS:
+            entry = llama.EntryClass
+            model = LlamaForCausalLM(LlamaConfig(**BASE | LLAMAS[name])).eval()
+        else:
+            entry = qwen3.EntryClass
+            model = Qwen3ForCausalLM(Qwen3Config(**BASE | QWEN3S[name])).eval()
         with torch.no_grad():
             for parameter in model.parameters():  # all of them: biases and norms start trivial
                 parameter.normal_(1.0 if parameter.dim() == 1 else 0.0, 0.3)
         folder = tmp_path_factory.mktemp(name)
         model.save_pretrained(folder)
-        return Oracle(folder, model)
+        return Oracle(entry, folder, model)
 
     return make

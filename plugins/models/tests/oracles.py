@@ -26,7 +26,13 @@ LLAMAS: dict[str, dict[str, Any]] = {
     "biases": {"attention_bias": True, "mlp_bias": True},
     "wide-heads": {"head_dim": 16, "num_key_value_heads": 4, "rms_norm_eps": 1e-3},
 }
-"""Name -> how the config differs from the base."""
+"""Name -> how the config of a Llama differs from the base."""
+
+QWEN3S: dict[str, dict[str, Any]] = {
+    "qwen3": {"head_dim": 16},
+    "qwen3-tied": {"head_dim": 8, "tie_word_embeddings": True, "rms_norm_eps": 1e-3},
+}
+"""The same for Qwen3."""
 
 BASE = {
     "vocab_size": 101,
@@ -42,8 +48,9 @@ BASE = {
 
 @dataclass(frozen=True)
 class Oracle:
-    """A checkpoint folder and the Transformers model that it was saved from."""
+    """A checkpoint folder, the Transformers model that it was saved from, and our entry for it."""
 
+    entry: Any
     folder: Path
     model: Any
 

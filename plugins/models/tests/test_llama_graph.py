@@ -34,10 +34,10 @@ def test_two_collectives_per_layer() -> None:
     assert [str(layer.collective) for layer in inserted] == ["all_reduce"] * (2 * LAYERS)
 
 
-def test_manifest_claims_what_the_class_serves() -> None:
+def test_manifest_claims_what_the_classes_serve() -> None:
     text = files("tokenspeed_models").joinpath("tokenspeed_plugin.toml").read_text()
-    (provision,) = tomllib.loads(text)["provides"]
-    (point,) = entry_points(group="tokenspeed.model", name=provision["name"])
-    entry = point.load().EntryClass
-    assert entry is EntryClass
-    assert tuple(provision["claims"]) == entry.architectures
+    provisions = tomllib.loads(text)["provides"]
+    assert {p["name"] for p in provisions} == {"llama", "qwen3"}
+    for provision in provisions:
+        (point,) = entry_points(group="tokenspeed.model", name=provision["name"])
+        assert tuple(provision["claims"]) == point.load().EntryClass.architectures

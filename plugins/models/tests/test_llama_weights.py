@@ -43,45 +43,45 @@ def change(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def test_sharded(llama: Callable[[str], Oracle], tmp_path: Path) -> None:
-    oracle = llama("gqa")
+def test_sharded(oracle_of: Callable[[str], Oracle], tmp_path: Path) -> None:
+    oracle = oracle_of("gqa")
     oracle.model.save_pretrained(tmp_path, max_shard_size="10KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
     assert torch.equal(load(tmp_path), load(oracle.folder))
 
 
-def test_missing(llama: Callable[[str], Oracle], change: Callable[..., Path]) -> None:
-    folder = change(llama("gqa"), "model.layers.1.self_attn.k_proj.weight", "lm_head.weight")
+def test_missing(oracle_of: Callable[[str], Oracle], change: Callable[..., Path]) -> None:
+    folder = change(oracle_of("gqa"), "model.layers.1.self_attn.k_proj.weight", "lm_head.weight")
     part = r"model\.layers\.1\.self_attn\.k_proj\.weight \(part of .*qkv_proj\.weight\)"
     with pytest.raises(WeightError, match=rf"lacks {part}, lm_head\.weight;"):
         load(folder)
 
 
 def test_bias_that_the_config_does_not_state(
-    llama: Callable[[str], Oracle], change: Callable[..., Path]
+    oracle_of: Callable[[str], Oracle], change: Callable[..., Path]
 ) -> None:
     name = "model.layers.0.self_attn.q_proj.bias"
-    folder = change(llama("gqa"), **{name: torch.ones(32)})
+    folder = change(oracle_of("gqa"), **{name: torch.ones(32)})
     with pytest.raises(WeightError, match=rf"the model has no use for {name}"):
         load(folder)
 
 
 def test_rotary_buffers_of_old_checkpoints_are_ignored(
-    llama: Callable[[str], Oracle], change: Callable[..., Path]
+    oracle_of: Callable[[str], Oracle], change: Callable[..., Path]
 ) -> None:
     name = "model.layers.0.self_attn.rotary_emb.inv_freq"
-    folder = change(llama("gqa"), **{name: torch.ones(4)})
-    assert torch.equal(load(folder), load(llama("gqa").folder))
+    folder = change(oracle_of("gqa"), **{name: torch.ones(4)})
+    assert torch.equal(load(folder), load(oracle_of("gqa").folder))
 
 
-def test_misshapen(llama: Callable[[str], Oracle], change: Callable[..., Path]) -> None:
-    folder = change(llama("gqa"), **{"model.norm.weight": torch.ones(31)})
+def test_misshapen(oracle_of: Callable[[str], Oracle], change: Callable[..., Path]) -> None:
+    folder = change(oracle_of("gqa"), **{"model.norm.weight": torch.ones(31)})
     with pytest.raises(WeightError, match=r"model\.norm\.weight is \[31\] .* \[32\] in the model"):
         load(folder)
 
 
-def test_tied(llama: Callable[[str], Oracle], change: Callable[..., Path]) -> None:
-    oracle = llama("tied")
+def test_tied(oracle_of: Callable[[str], Oracle], change: Callable[..., Path]) -> None:
+    oracle = oracle_of("tied")
     assert "lm_head.weight" not in load_file(oracle.folder / SINGLE)
     with pytest.raises(WeightError, match=r"lm_head\.weight and .*embed_tokens\.weight are tied"):
         load(change(oracle, **{"lm_head.weight": torch.ones(101, 32)}))

@@ -68,8 +68,9 @@ def run_decode(arch: str, rows: int = 32, dtype: torch.dtype = torch.bfloat16) -
 def run_prefill(arch: str, head_dim: int = 128, dtype: torch.dtype = torch.bfloat16) -> None:
     q = meta(2048, 48, head_dim, dtype=dtype)[:, :32]
     cache = paged(8, head_dim, dtype)
+    tile = attention_prefill.choose_tile(head_dim, dtype.itemsize, arch)
     call = attention_prefill.attention_prefill
-    call(q, *cache, ints(4), ints(5), ints(4), 0.1, window=None)
+    call(q, *cache, ints(4), ints(5), ints(4), 0.1, window=None, tile=tile)
 
 
 def run_sample(arch: str) -> None:

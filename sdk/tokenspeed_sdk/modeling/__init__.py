@@ -6,6 +6,7 @@ from tokenspeed_sdk.modeling.batch import CacheView, ForwardBatch
 from tokenspeed_sdk.modeling.causal_lm import CausalLM
 from tokenspeed_sdk.modeling.config import ConfigReader
 from tokenspeed_sdk.modeling.context import BuildContext, Mesh
+from tokenspeed_sdk.modeling.dummy import load_dummy
 from tokenspeed_sdk.modeling.graph import Graph, Step
 from tokenspeed_sdk.modeling.layer import Layer
 from tokenspeed_sdk.modeling.loader import LoadReport, load_weights
@@ -26,6 +27,7 @@ __all__ = [
     "Step",
     "WeightError",
     "WeightMap",
+    "load_dummy",
     "load_weights",
     "read_rope",
 ]

@@ -118,6 +118,13 @@ _OPTIONS = (
         help="Share of a step that prefill may take while others decode.",
     ),
     click.option(
+        "--load",
+        type=click.Choice(["auto", "dummy"]),
+        default=_DEFAULTS.load,
+        show_default=True,
+        help="Weights: the folder's, or random ones for measuring.",
+    ),
+    click.option(
         "--dtype",
         type=click.Choice(_DTYPES),
         default=_DEFAULTS.dtype,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 KV_SHARE = 0.9
 """Share of the free memory that KV may take on a device of its own."""
-HOST_KV_SHARE = 0.4
+HOST_KV_SHARE = 0.15
 """The same where the device's memory is the host's, which other processes need too."""
 
 

@@ -15,6 +15,7 @@ from tokenspeed.messages import CacheLedger, EngineOutput, Load, Rejected
 if TYPE_CHECKING:
     from tokenspeed._scheduler import Scheduler
 
+HEARTBEAT_NS = 1_000_000_000
 NOT_A_NUMBER = "the model's logits for this request hold a NaN"
 
 
@@ -28,6 +29,7 @@ class Reporter:
         self._finished: list[int] = []
         self._ledger_asked = 0
         self._told_idle = True
+        self._told_ns = 0
 
     def received(self, request: int) -> None:
         """Start the clock of a request."""
@@ -47,12 +49,18 @@ class Reporter:
         return finished
 
     def collect(self) -> EngineOutput | None:
-        """The next message, or None when nothing happened. Becoming idle is a happening."""
+        """The next message, or None when there is nothing to say.
+
+        Becoming idle is said at once, and that work goes on at least every second: a long prefill
+        must not look like a dead engine.
+        """
         updates = self._scheduler.take_updates()
-        became_idle = not (self._told_idle or self._scheduler.has_work())
-        if not (len(updates.request) or self._rejected or self._ledger_asked or became_idle):
+        idle, now_ns = not self._scheduler.has_work(), time.monotonic_ns()
+        news = len(updates.request) or self._rejected or self._ledger_asked
+        overdue = idle != self._told_idle or (not idle and now_ns - self._told_ns > HEARTBEAT_NS)
+        if not (news or overdue):
             return None
-        self._told_idle = not self._scheduler.has_work()
+        self._told_idle, self._told_ns = idle, now_ns
         output = EngineOutput(
             request=updates.request.tobytes(),
             token_start=updates.token_start.tobytes(),

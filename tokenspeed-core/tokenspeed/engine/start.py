@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tokenspeed_sdk.modeling import BuildContext, load_weights
+from tokenspeed_sdk.modeling import BuildContext, ConfigReader, load_dummy, load_weights
 
 from tokenspeed._scheduler import CacheGroupConfig, Config, Scheduler
 from tokenspeed.cache.slab import Slab
@@ -27,12 +27,12 @@ from tokenspeed.engine.executor import Executor
 from tokenspeed.engine.loop import EngineLoop
 from tokenspeed.engine.mailbox import Mailbox
 from tokenspeed.engine.memory import KvBudget, plan_kv
-from tokenspeed.messages import EngineLoading, EngineReady
+from tokenspeed.messages import EngineFailed, EngineLoading, EngineReady
 from tokenspeed.registry.kernels import KernelRegistry
 from tokenspeed.registry.models import load_model
 
 if TYPE_CHECKING:
-    from tokenspeed_sdk.contracts.model import CacheGroup, Model, ModelEntry
+    from tokenspeed_sdk.contracts.model import CacheGroup, Model
     from tokenspeed_sdk.contracts.platform import Device, Platform
 
     from tokenspeed.config import EngineConfig
@@ -49,6 +49,7 @@ class LoadedModel:
     """A model whose weights are on the device, with what its config says."""
 
     model: Model
+    registry: KernelRegistry
     context: BuildContext
     groups: tuple[CacheGroup, ...]
     architecture: str
@@ -58,8 +59,25 @@ class LoadedModel:
 
 @contextmanager
 def start_engine(plan: LaunchPlan, platform: Platform) -> Iterator[EngineLoop]:
-    """Build everything and say that the engine is ready; release it at the end."""
+    """Build everything and say that the engine is ready; release it at the end.
+
+    What ends it early is told to the front, so that open requests end with the cause.
+    """
     mailbox = Mailbox(plan.ipc)
+    try:
+        executor, loop = _build_engine(plan, platform, mailbox)
+        yield loop
+        executor.close()
+    except Exception as error:
+        mailbox.send(EngineFailed(f"{type(error).__name__}: {error}"))
+        raise
+    finally:
+        mailbox.close()
+
+
+def _build_engine(
+    plan: LaunchPlan, platform: Platform, mailbox: Mailbox
+) -> tuple[Executor, EngineLoop]:
     config = plan.engine
     device = platform.open()
     with _phase("load model", mailbox):
@@ -75,17 +93,17 @@ def start_engine(plan: LaunchPlan, platform: Platform) -> Iterator[EngineLoop]:
         )
         slab = Slab(device, loaded.groups, config.page_size, budget.pages, loaded.context.dtype)
     executor = _executor(loaded, device, slab, config, budget)
+    loaded.registry.check_pins()
     mailbox.send(_ready(loaded, slab, config, budget, plan))
     gc.freeze()  # what lives now lives as long as the engine: no collection need look at it
-    yield EngineLoop(_scheduler(loaded, config, budget), executor, mailbox)
-    executor.close()
-    mailbox.close()
+    return executor, EngineLoop(_scheduler(loaded, config, budget), executor, mailbox)
 
 
 def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox) -> LoadedModel:
     config = plan.engine
     folder = Path(config.model)
     raw = json.loads((folder / "config.json").read_text())
+    read = ConfigReader(raw)
     entry = load_model(plan.plugins, raw["architectures"])
     registry = KernelRegistry(plan.plugins, config.pins)
     context = BuildContext(
@@ -93,27 +111,24 @@ def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox) -> LoadedModel:
         device=device.capabilities,
         torch_device=device.torch_device,
         dtype=_dtype(config, device),
-        max_model_len=raw["max_position_embeddings"],
+        max_model_len=read.size("max_position_embeddings"),
         page_size=config.page_size,
     )
-    model = _build(entry, raw, context)
-    registry.check_pins()
-    report = load_weights(model.weight_map(), folder, _Progress(mailbox))
+    model = entry.build(entry.read_config(raw), context)
+    if config.load == "dummy":
+        weight_bytes = load_dummy(model.weight_map())
+    else:
+        weight_bytes = load_weights(model.weight_map(), folder, _Progress(mailbox)).bytes
     model.prepare()
     return LoadedModel(
         model=model,
+        registry=registry,
         context=context,
         groups=entry.cache_groups(entry.read_config(raw)),
         architecture=raw["architectures"][0],
-        vocab_size=raw["vocab_size"],
-        weight_bytes=report.bytes,
+        vocab_size=read.size("vocab_size"),
+        weight_bytes=weight_bytes,
     )
-
-
-def _build(
-    entry: type[ModelEntry] | ModelEntry, raw: dict[str, Any], context: BuildContext
-) -> Model:
-    return entry.build(entry.read_config(raw), context)
 
 
 def _dtype(config: EngineConfig, device: Device) -> str:

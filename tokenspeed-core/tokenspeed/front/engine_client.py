@@ -21,6 +21,7 @@ from tokenspeed.front.request import GenerationRequest
 from tokenspeed.front.stream import Stream
 from tokenspeed.messages import (
     CacheLedger,
+    EngineFailed,
     EngineInput,
     EngineLoading,
     EngineOutput,
@@ -196,6 +197,8 @@ class EngineClient:
         elif isinstance(message, EngineReady):
             self.ready = message
             self._changed.set()
+        elif isinstance(message, EngineFailed):
+            self.fail(message.error)
         else:
             self.loading = message
 

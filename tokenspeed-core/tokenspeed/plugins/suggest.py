@@ -8,4 +8,7 @@ DEFAULT_PLATFORM_WHEEL = "tokenspeed-cpu"
 
 PLATFORM_WHEELS = {"cpu": "tokenspeed-cpu"}
 
-ARCHITECTURE_WHEELS = {"LlamaForCausalLM": "tokenspeed-models"}
+ARCHITECTURE_WHEELS = {
+    "LlamaForCausalLM": "tokenspeed-models",
+    "Qwen3ForCausalLM": "tokenspeed-models",
+}

@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import torch
+from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite
 
 from tokenspeed_cpu.kernels.base import RELEASE_BYTES, CpuKernel, trait
 from tokenspeed_cpu.kernels.pages import LAYOUT, pages
 from tokenspeed_cpu.library import Function, check
-from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite
 
 FUNCTION_LAYOUT = f"@{LAYOUT}PPPPPqqqqqd"
 HEAD_DIM_STEP = 16

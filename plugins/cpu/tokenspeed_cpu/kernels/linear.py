@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import torch
+from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite
 
 from tokenspeed_cpu.kernels.base import RELEASE_BYTES, CpuKernel, trait
 from tokenspeed_cpu.kernels.packing import pack_panels
 from tokenspeed_cpu.library import Function, check
-from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite
 
 FLOPS_PER_BYTE = 8
 """Multiply-adds cost as much as moving so many fewer bytes; for the estimate of a call's time."""

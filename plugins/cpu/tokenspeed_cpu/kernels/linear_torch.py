@@ -7,9 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite
 
 from tokenspeed_cpu.kernels.base import CpuKernel
-from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite
 
 
 class OnednnLinear(CpuKernel):
@@ -20,7 +20,8 @@ class OnednnLinear(CpuKernel):
     score = 50
 
     def refusal(self, site: CallSite) -> str | None:
-        return None if torch.backends.mkldnn.is_available() else "this torch has no oneDNN"
+        available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        return None if available else "this torch has no oneDNN"
 
     def reason(self, site: CallSite) -> str:
         return "oneDNN on a weight reordered once"

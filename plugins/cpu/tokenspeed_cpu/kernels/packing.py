@@ -20,7 +20,7 @@ _packed = WeakTensorKeyDictionary()
 
 def pack_panels(weight: torch.Tensor) -> torch.Tensor:
     """[N, K] float32 -> [ceil(N / 16), K, 16]: panel, k, output; zeros behind output N."""
-    known: torch.Tensor | None = _packed.get(weight)
+    known: torch.Tensor | None = _packed.get(weight)  # type: ignore[no-untyped-call]
     if known is not None:
         return known
     n, k = weight.shape
@@ -30,8 +30,6 @@ def pack_panels(weight: torch.Tensor) -> torch.Tensor:
         plain = plain.contiguous()
     packed = arena().take(panels * k * PANEL).view(panels, k, PANEL)
     function = Function("pack", "@PPqqq")
-    check(
-        function.long(function.pack(plain.data_ptr(), packed.data_ptr(), plain.stride(0), n, k))
-    )
+    check(function.long(function.pack(plain.data_ptr(), packed.data_ptr(), plain.stride(0), n, k)))
     _packed[weight] = packed
     return packed

@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import torch
+from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite
 
 from tokenspeed_cpu.kernels.base import RELEASE_BYTES, CpuKernel, trait
 from tokenspeed_cpu.library import Function, check
-from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite
 
 
 class Rope(CpuKernel):

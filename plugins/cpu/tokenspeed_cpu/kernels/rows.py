@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import torch
+from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite
 
 from tokenspeed_cpu.kernels.base import RELEASE_BYTES, CpuKernel, trait
 from tokenspeed_cpu.kernels.packing import pack_panels
 from tokenspeed_cpu.library import Function, check
-from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite
 
 
 class Embedding(CpuKernel):
@@ -72,9 +72,7 @@ class _GatherRows:
         rows, hidden = x.shape
         count = index.shape[0]
         out = torch.empty(count, hidden, dtype=torch.float32)
-        call = (
-            self._function.long if count * hidden * 8 > RELEASE_BYTES else self._function.short
-        )
+        call = self._function.long if count * hidden * 8 > RELEASE_BYTES else self._function.short
         check(
             call(
                 self._function.pack(
@@ -112,8 +110,6 @@ class _SiluAndMul:
         out = torch.empty(rows, self._inter, dtype=torch.float32)
         call = self._function.long if rows > self._release else self._function.short
         check(
-            call(
-                self._function.pack(x.data_ptr(), out.data_ptr(), x.stride(0), rows, self._inter)
-            )
+            call(self._function.pack(x.data_ptr(), out.data_ptr(), x.stride(0), rows, self._inter))
         )
         return out

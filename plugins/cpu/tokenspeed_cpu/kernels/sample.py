@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import torch
+from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite
 
 from tokenspeed_cpu.kernels.base import CpuKernel
 from tokenspeed_cpu.library import Function, check
-from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite
 
 RELEASE_GREEDY = 250_000
 """Logits whose maximum takes 100 us to find."""

@@ -164,8 +164,8 @@ def decode_units(
         first_program = unit_begin // share
         last_program = (unit_end - 1) // share
         if first_program == last_program:
-            at = row.to(tl.int64) * out_stride_t + query_row * out_stride_h
-            target = out + at[:, None] + column[None, :]
+            start = row.to(tl.int64) * out_stride_t + query_row * out_stride_h
+            target = out + start[:, None] + column[None, :]
             tl.store(target, output.to(out.dtype.element_ty), mask=used[:, None])
         else:
             part = (2 * program + (program == first_program).to(tl.int32)) * GROUP + group_row
@@ -179,9 +179,9 @@ def decode_units(
                     part_out, part_log, first_program, last_program, GROUP, WIDTH, HEADS, PARTS
                 )
                 lane = tl.arange(0, HEADS)
-                at = row.to(tl.int64) * out_stride_t + (head * GROUP + lane) * out_stride_h
-                target = out + at[:, None] + column[None, :]
-                tl.store(target, whole.to(out.dtype.element_ty), mask=(lane < GROUP)[:, None])
+                lane_at = row.to(tl.int64) * out_stride_t + (head * GROUP + lane) * out_stride_h
+                final = out + lane_at[:, None] + column[None, :]
+                tl.store(final, whole.to(out.dtype.element_ty), mask=(lane < GROUP)[:, None])
                 tl.store(counter, 0)  # ready for the next launch
         position = until
         ended = until == row_begin + count * KV_HEADS

@@ -151,13 +151,13 @@ class Tile:
     stages: int
 
 
-def choose_tile(head_dim: int, itemsize: int) -> Tile:
-    """What fits shared memory: queries, and keys and values of the blocks in flight."""
+def choose_tile(head_dim: int, itemsize: int, arch: str) -> Tile:
+    """The fastest that was measured, else one that fits shared memory and spills no register."""
     if itemsize > 2:  # without matrix instructions: for parity, not for speed
         return Tile(block_m=32, block_n=32 if head_dim <= 128 else 16, warps=8, stages=2)
     if head_dim > 128:
         return Tile(block_m=128, block_n=32, warps=8, stages=2)
-    return Tile(block_m=128, block_n=128, warps=8, stages=3)
+    return Tile(block_m=128, block_n=128 if arch == "sm_90" else 64, warps=8, stages=3)
 
 
 def attention_prefill(
@@ -171,7 +171,7 @@ def attention_prefill(
     scale: float,
     *,
     window: int | None,
-    tile: Tile | None = None,
+    tile: Tile,
 ) -> torch.Tensor:
     """Causal attention of every row's last tokens over its pages."""
     tokens, heads, width = q.shape
@@ -179,7 +179,6 @@ def attention_prefill(
     if not tokens:
         return out
     rows, kv_heads = row_slot.shape[0], k_cache.shape[1]
-    tile = tile or choose_tile(width, q.element_size())
     group = heads // kv_heads
     most_blocks = tokens // (tile.block_m // group) + rows + 1
     prefill_blocks[(most_blocks, kv_heads)](
@@ -197,7 +196,10 @@ def attention_prefill(
 
 def bind(site: CallSite) -> Callable[..., torch.Tensor]:
     window = site.traits["window"]
+    head_dim = site.traits["head_dim"]
+    assert isinstance(head_dim, int)
     assert window is None or isinstance(window, int)
+    tile = choose_tile(head_dim, 4 if site.dtype == "float32" else 2, site.device.arch)
 
     def call(
         q: torch.Tensor,
@@ -210,7 +212,8 @@ def bind(site: CallSite) -> Callable[..., torch.Tensor]:
         scale: float,
     ) -> torch.Tensor:
         return attention_prefill(
-            q, k_cache, v_cache, page_table, row_slot, query_start, kv_len, scale, window=window
-        )
+            q, k_cache, v_cache, page_table, row_slot, query_start, kv_len, scale,
+            window=window, tile=tile,
+        )  # fmt: skip
 
     return call

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Llama against Transformers, through paged KV, however the tokens are cut into batches."""
+"""Each family against Transformers, through paged KV, however the tokens are cut into batches."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from tokenspeed_models.llama import EntryClass
 from tokenspeed_sdk.testing.model_runner import ModelRunner
 
-from .oracles import LLAMAS, Oracle
+from .oracles import LLAMAS, QWEN3S, Oracle
 
 LENGTH = 45
 TOLERANCE = {"rtol": 0.0, "atol": 1e-4}
@@ -25,7 +24,7 @@ def tokens(seed: int, count: int = LENGTH) -> list[int]:
 
 def runner(oracle: Oracle, page_size: int, **options: Any) -> ModelRunner:
     return ModelRunner.from_folder(
-        EntryClass, oracle.folder, page_size=page_size, max_model_len=64, **options
+        oracle.entry, oracle.folder, page_size=page_size, max_model_len=64, **options
     )
 
 
@@ -40,27 +39,30 @@ def feed(run: ModelRunner, slot: int, ids: list[int], sizes: list[int]) -> torch
 
 
 @pytest.mark.parametrize("page_size", [4, 16])
-@pytest.mark.parametrize("name", LLAMAS)
-def test_prefill(llama: Callable[[str], Oracle], name: str, page_size: int) -> None:
-    oracle, ids = llama(name), tokens(1)
+@pytest.mark.parametrize("name", [*LLAMAS, *QWEN3S])
+def test_prefill(oracle_of: Callable[[str], Oracle], name: str, page_size: int) -> None:
+    oracle, ids = oracle_of(name), tokens(1)
     found = runner(oracle, page_size).step({1: ids})[1]
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, oracle.logits(ids), **TOLERANCE)
 
 
 @pytest.mark.parametrize("page_size", [4, 16])
+@pytest.mark.parametrize("name", ["llama3-rope", "qwen3"])
 @pytest.mark.parametrize("sizes", [[7], [16], [1], [20, 1, 1, 13, 1]], ids=str)
-def test_chunks(llama: Callable[[str], Oracle], sizes: list[int], page_size: int) -> None:
-    oracle, ids = llama("llama3-rope"), tokens(2)
+def test_chunks(
+    oracle_of: Callable[[str], Oracle], sizes: list[int], name: str, page_size: int
+) -> None:
+    oracle, ids = oracle_of(name), tokens(2)
     found = feed(runner(oracle, page_size), 3, ids, list(sizes))
     torch.testing.assert_close(found, oracle.logits(ids), **TOLERANCE)
 
 
 @pytest.mark.parametrize("page_size", [4, 16])
 @pytest.mark.parametrize("dead_rows", [0, 2])
-def test_mixed_batches(llama: Callable[[str], Oracle], page_size: int, dead_rows: int) -> None:
+def test_mixed_batches(oracle_of: Callable[[str], Oracle], page_size: int, dead_rows: int) -> None:
     """Three slots at once that turn from prefill to decode and back at different steps."""
-    oracle = llama("biases")
+    oracle = oracle_of("biases")
     run = runner(oracle, page_size, dead_rows=dead_rows, seed=page_size)
     ids = {slot: tokens(slot) for slot in (5, 1, 3)}
     pieces = {5: [6] + [1] * 39, 1: [1, 1, 20, 23], 3: [9, 9, 9, 9, 9]}
@@ -80,8 +82,8 @@ def test_mixed_batches(llama: Callable[[str], Oracle], page_size: int, dead_rows
         torch.testing.assert_close(torch.cat(parts), wanted, **TOLERANCE)
 
 
-def test_a_slot_may_be_used_again(llama: Callable[[str], Oracle]) -> None:
-    oracle = llama("gqa")
+def test_a_slot_may_be_used_again(oracle_of: Callable[[str], Oracle]) -> None:
+    oracle = oracle_of("gqa")
     run = runner(oracle, 4, slots=1)
     for seed in (1, 2, 3):
         ids = tokens(seed)
@@ -89,13 +91,17 @@ def test_a_slot_may_be_used_again(llama: Callable[[str], Oracle]) -> None:
         run.release(1)
 
 
-def test_bfloat16_is_as_near_as_transformers(llama: Callable[[str], Oracle]) -> None:
+def test_bfloat16_is_as_near_as_transformers(oracle_of: Callable[[str], Oracle]) -> None:
     """RMS error against float32 at most 1.25 times that of Transformers in bfloat16."""
     import copy
 
-    oracle, ids = llama("gqa"), tokens(4)
+    oracle, ids = oracle_of("gqa"), tokens(4)
     exact = oracle.logits(ids)
-    theirs = Oracle(oracle.folder, copy.deepcopy(oracle.model).bfloat16()).logits(ids).float()
+    theirs = (
+        Oracle(oracle.entry, oracle.folder, copy.deepcopy(oracle.model).bfloat16())
+        .logits(ids)
+        .float()
+    )
     ours = runner(oracle, 16, dtype="bfloat16").step({1: ids})[1]
     error = (ours - exact).square().mean().sqrt()
     assert error <= 1.25 * (theirs - exact).square().mean().sqrt()
