@@ -48,7 +48,7 @@ class Config:
         num_pages: int,  # usable pages; the null page 0 is extra, ids are 1..num_pages
         max_seqs: int,  # slots 1..max_seqs; 0 is reserved, max_seqs + 1 is the sentinel
         max_model_len: int,  # tokens of prompt and answer together
-        max_step_tokens: int,  # query tokens in one step
+        max_step_tokens: int,  # query tokens in one step; at least max_seqs
         prefill_share: float = 0.75,  # of max_step_tokens while at least one row decodes
         prefix_cache: bool = True,
         max_wait_steps: int = 256,  # without progress, for a page that another request computes
@@ -89,7 +89,11 @@ class Plan:
     digest: int  # u64 over rows, tokens and deltas: equal on every rank or they diverged
 
 class Updates:
-    """What happened to requests since the last call, in order of happening."""
+    """What happened to requests since the last call, in order of happening.
+
+    A request's end is reported once, when it is known, and its id is free from then on (its
+    pages may drain longer). A stop id is the last of the tokens.
+    """
 
     request: NDArray[np.uint64]
     token_start: NDArray[np.int32]  # [n + 1] into tokens
@@ -152,7 +156,11 @@ class Scheduler:
         tokens: NDArray[np.int32],  # [num_rows, max_row_tokens]
         failed: NDArray[np.uint8],  # [num_rows]
     ) -> None:
-        """Results of ``step``; steps are committed in the order in which they were planned."""
+        """Results of ``step``; steps are committed in the order in which they were planned.
+
+        A step without rows has no results: its commit may be left out. ValueError, and nothing
+        changed, when the step or the shape of its results is not the expected one.
+        """
     def take_updates(self) -> Updates: ...
     def has_work(self) -> bool:
         """True while any request is alive or any step is uncommitted."""

@@ -21,6 +21,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_num_seqs: requests that run at once.
         max_step_tokens: query tokens in one step, the prefill chunk.
         prefill_share: share of max_step_tokens that prefill may take while others decode.
+        graphs: whether decode steps are captured and replayed, where the device can.
         threads: CPU threads of the engine; None leaves one core to the other processes.
         platform: name of the platform; None resolves it.
         pins: op -> kernel name that must be used.
@@ -36,6 +37,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int = 64
     max_step_tokens: int = 512
     prefill_share: float = 0.75
+    graphs: bool = True
     threads: int | None = None
     platform: str | None = None
     pins: dict[str, str] = {}

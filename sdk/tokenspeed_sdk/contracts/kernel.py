@@ -8,12 +8,15 @@ kernels. There is no global table: a model asks a resolver while it is built, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from tokenspeed_sdk.contracts.platform import Capabilities
 from tokenspeed_sdk.contracts.probe import Verdict
+
+if TYPE_CHECKING:
+    import torch
 
 Trait: TypeAlias = str | int | float | bool | None
 
@@ -43,6 +46,39 @@ class BoundKernel(Protocol):
     """A kernel made for one call site. Called with the op's arguments; holds no mutable state."""
 
     def __call__(self, *args: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class HostStep:
+    """What an attention kernel may plan a step with: lengths that are known on the host.
+
+    Attributes:
+        query_start: [rows + 1] int32 on the host.
+        kv_len: [rows] int32 on the host.
+        page_table, row_slot: the device tensors of the calls that follow.
+    """
+
+    query_start: torch.Tensor
+    kv_len: torch.Tensor
+    page_table: torch.Tensor
+    row_slot: torch.Tensor
+
+
+@runtime_checkable
+class PlannedKernel(Protocol):
+    """A bound attention kernel that wants to look at a step before its first layer runs.
+
+    ``plan`` is called once per step and cache group for all sites of equal ``plan_key``; each call
+    then takes its answer as ``plan``. Such a kernel cannot be part of a captured graph.
+    """
+
+    @property
+    def plan_key(self) -> Hashable: ...
+
+    def plan(self, step: HostStep, scale: float) -> Any:
+        """Prepare a step. Only launches: it must not wait for the device."""
+
+    def __call__(self, *args: Any, plan: Any) -> Any: ...
 
 
 class Kernel(Protocol):

@@ -37,6 +37,8 @@ class ForwardBatch:
         kv_len: [rows] int32, tokens of the row in the cache once this step's are written.
         num_decode_rows: rows [0, n) have exactly one new token each.
         max_query_len, max_kv_len: host upper bounds over all rows.
+        host_query_start, host_kv_len: the same as without ``host_``, on the host; None while the
+            step is captured, since they change from replay to replay.
         caches: one view per cache group, in the order of the model's declaration.
     """
 
@@ -50,3 +52,5 @@ class ForwardBatch:
     max_query_len: int
     max_kv_len: int
     caches: tuple[CacheView, ...]
+    host_query_start: torch.Tensor | None = None
+    host_kv_len: torch.Tensor | None = None

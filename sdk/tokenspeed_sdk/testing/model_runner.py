@@ -186,18 +186,21 @@ class ModelRunner:
 
     def _batch(self, rows: Sequence[Row], decoding: int) -> ForwardBatch:
         lengths = [len(row.tokens) for row in rows]
-        kv_len = [row.start + len(row.tokens) for row in rows]
+        starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+        kv_len = torch.tensor([row.start + len(row.tokens) for row in rows], dtype=torch.int32)
         return ForwardBatch(
             token_ids=self._ints([t for row in rows for t in row.tokens], torch.int64),
             positions=self._ints([row.start + n for row in rows for n in range(len(row.tokens))]),
             token_slot=self._ints([row.slot for row in rows for _ in row.tokens]),
             row_slot=self._ints([row.slot for row in rows]),
-            query_start=self._ints([0, *accumulate(lengths)]),
-            kv_len=self._ints(kv_len),
+            query_start=starts.to(self._device),
+            kv_len=kv_len.to(self._device),
             num_decode_rows=decoding,
             max_query_len=max(lengths),
-            max_kv_len=max(kv_len),
+            max_kv_len=int(kv_len.max()),
             caches=self.cache.views,
+            host_query_start=starts,
+            host_kv_len=kv_len,
         )
 
     def _ints(self, values: Sequence[int], dtype: torch.dtype = torch.int32) -> torch.Tensor:

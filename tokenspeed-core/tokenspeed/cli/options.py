@@ -132,6 +132,12 @@ _OPTIONS = (
         help="Of weights and activations; auto: the platform's first choice.",
     ),
     click.option(
+        "--graphs/--no-graphs",
+        default=_DEFAULTS.graphs,
+        show_default=True,
+        help="Capture decode steps, where the device can.",
+    ),
+    click.option(
         "--threads", type=_COUNT, help="CPU threads of the engine; by default all cores but one."
     ),
     click.option("--platform", metavar="NAME", help="Device type; see 'ts plugins list'."),

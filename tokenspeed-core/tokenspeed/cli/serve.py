@@ -77,7 +77,7 @@ def _gateway_parser(ctx: click.Context, param: click.Parameter, value: str | Non
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
-    default="warning",
+    default="info",
     show_default=True,
 )
 def serve(folder: str | None, model: str | None, **values: Any) -> None:

@@ -142,6 +142,7 @@ class StepBuffers:
     def __init__(self, device: Device, layout: StepLayout, limits: Limits) -> None:
         self.packed = device.host_buffer((layout.bytes,), "uint8")
         arrays = layout.carve(self.packed)
+        self.arrays = arrays
         self.host: dict[str, np.ndarray] = {
             field.name: getattr(arrays, field.name).numpy() for field in fields(arrays)
         }

@@ -79,12 +79,17 @@ class DeviceStep:
         self._inputs.upload(buffers)
 
     @torch.inference_mode()
-    def run(self, shape: StepShape) -> None:
-        """Queue everything between the two copies."""
+    def run(self, shape: StepShape, host: StepArrays | None) -> None:
+        """Queue everything between the two copies.
+
+        Args:
+            host: the step's arrays on the host, for kernels that plan with them; None while a
+                graph is captured.
+        """
         inputs = self._inputs.arrays
         if shape.has_deltas:
             self._update_page_tables(inputs)
-        hidden = self._model.forward(self._batch(inputs, shape))
+        hidden = self._model.forward(self._batch(inputs, shape, host))
         if not shape.emits:
             return
         count = shape.emits
@@ -116,7 +121,7 @@ class DeviceStep:
                 inputs.delta_count[group : group + 1],
             )
 
-    def _batch(self, inputs: StepArrays, shape: StepShape) -> ForwardBatch:
+    def _batch(self, inputs: StepArrays, shape: StepShape, host: StepArrays | None) -> ForwardBatch:
         decode = shape.decode_rows
         token_ids = inputs.token_ids[: shape.tokens].long()
         if decode:  # a decode row's token was sampled in the step before and never left the device
@@ -132,4 +137,6 @@ class DeviceStep:
             max_query_len=shape.max_query_len,
             max_kv_len=shape.max_kv_len,
             caches=self._caches,
+            host_query_start=None if host is None else host.row_query_start[: shape.rows + 1],
+            host_kv_len=None if host is None else host.row_kv_len[: shape.rows],
         )

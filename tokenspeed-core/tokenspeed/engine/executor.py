@@ -53,13 +53,16 @@ class StepResults:
 class Executor:
     """Runs steps on one device, in the order in which they are dispatched."""
 
-    def __init__(self, step: DeviceStep, device: Device, limits: Limits) -> None:
+    def __init__(
+        self, step: DeviceStep, device: Device, limits: Limits, *, graphs: bool = True
+    ) -> None:
+        """Captures the decode graphs, unless ``graphs`` is False or the device has none."""
         layout = StepLayout(limits)
         self._step = step
         self._stream = device.stream()
         self._ring = [StepBuffers(device, layout, limits) for _ in range(RING)]
         self._sampling = SamplingTable(limits.sequences + 2)
-        self._graphs = DecodeGraphs(step, device, self._stream, limits)
+        self._graphs = DecodeGraphs(step, device, self._stream, limits, graphs)
         self._dispatched = 0
 
     def next_buffers(self) -> StepBuffers:
@@ -102,7 +105,7 @@ class Executor:
 
     def _launch(self, buffers: StepBuffers, shape: StepShape) -> None:
         self._step.upload(buffers)
-        self._step.run(shape)
+        self._step.run(shape, buffers.arrays)
         self._step.download(buffers, shape.emits)
 
     def _replay(self, buffers: StepBuffers, shape: StepShape, bucket: int) -> None:

@@ -33,16 +33,18 @@ def bucket_sizes(sequences: int) -> list[int]:
 class DecodeGraphs:
     """The captured decode steps of one device; none where it captures no graphs."""
 
-    def __init__(self, step: DeviceStep, device: Device, stream: Stream, limits: Limits) -> None:
+    def __init__(
+        self, step: DeviceStep, device: Device, stream: Stream, limits: Limits, wanted: bool
+    ) -> None:
         self._sentinel = limits.sentinel
         self._max_kv_len = limits.max_kv_len
         self._sizes: list[int] = []
         self._graphs: dict[int, Graph] = {}
-        if GRAPH_CAPTURE not in device.capabilities.features:
+        if not wanted or GRAPH_CAPTURE not in device.capabilities.features:
             return
         self._sizes = bucket_sizes(limits.sequences)
         for size in reversed(self._sizes):  # the largest first: the others fit in its memory
-            work = partial(step.run, self._shape(size))
+            work = partial(step.run, self._shape(size), None)
             self._graphs[size] = device.capture(work, stream)
 
     def find(self, shape: StepShape) -> int | None:

@@ -94,6 +94,7 @@ def _build_engine(
         slab = Slab(device, loaded.groups, config.page_size, budget.pages, loaded.context.dtype)
     executor = _executor(loaded, device, slab, config, budget)
     loaded.registry.check_pins()
+    _log_summary(loaded, slab, budget)
     mailbox.send(_ready(loaded, slab, config, budget, plan))
     gc.freeze()  # what lives now lives as long as the engine: no collection need look at it
     return executor, EngineLoop(_scheduler(loaded, config, budget), executor, mailbox)
@@ -155,7 +156,7 @@ def _executor(
     )
     caches = [slab.layers(group) for group in loaded.groups]
     step = DeviceStep(loaded.model, device, loaded.context, caches, limits, loaded.vocab_size)
-    return Executor(step, device, limits)
+    return Executor(step, device, limits, graphs=config.graphs)
 
 
 def _scheduler(loaded: LoadedModel, config: EngineConfig, budget: KvBudget) -> Scheduler:
@@ -186,6 +187,21 @@ def _ready(
         architecture=loaded.architecture,
         weight_bytes=loaded.weight_bytes,
         kv_bytes=slab.bytes,
+    )
+
+
+def _log_summary(loaded: LoadedModel, slab: Slab, budget: KvBudget) -> None:
+    chosen = {bound.site.op: bound.decision.chosen for bound in loaded.registry.bound}
+    log.info("kernels: %s", ", ".join(f"{op} {name}" for op, name in chosen.items()))
+    log.info(
+        "%s in %s: weights %.2f GB; KV %.2f GB, %d pages of %d tokens; longest request %d tokens",
+        loaded.architecture,
+        loaded.context.dtype,
+        loaded.weight_bytes / 1e9,
+        slab.bytes / 1e9,
+        slab.pages,
+        slab.page_size,
+        budget.max_model_len,
     )
 
 

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from tokenspeed_sdk.contracts.kernel import BoundKernel, PlannedKernel
 from tokenspeed_sdk.contracts.model import CacheGroup
 from tokenspeed_sdk.modeling.context import BuildContext
 from tokenspeed_sdk.modeling.layer import Layer
@@ -61,7 +63,7 @@ class Attention(Layer):
         self._write = context.bind(
             "kv_write@1", name, kv_heads=kv_heads, head_dim=head_dim, page_size=page_size
         ).call
-        self._prefill, self._decode = (
+        prefill, decode = (
             context.bind(
                 op,
                 name,
@@ -73,6 +75,8 @@ class Attention(Layer):
             ).call
             for op in ("attention_prefill@1", "attention_decode@1")
         )
+        self._prefill, self._planned_prefill = prefill, _planned(prefill)
+        self._decode, self._planned_decode = decode, _planned(decode)
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: Rows) -> torch.Tensor:
         batch = rows.batch
@@ -84,29 +88,47 @@ class Attention(Layer):
 
     def _attend(self, q: torch.Tensor, cache: tuple[torch.Tensor, ...], rows: Rows) -> torch.Tensor:
         if rows.prefill is None and rows.decode is not None:
-            return self._run_decode(q, cache, rows.decode)
+            return self._run_decode(q, cache, rows, rows.decode)
         if rows.decode is None and rows.prefill is not None:
-            return self._run_prefill(q, cache, rows.prefill)
+            return self._run_prefill(q, cache, rows, rows.prefill)
         assert rows.decode is not None
         assert rows.prefill is not None
         n = rows.batch.num_decode_rows
         return torch.cat(
             (
-                self._run_decode(q[:n], cache, rows.decode),
-                self._run_prefill(q[n:], cache, rows.prefill),
+                self._run_decode(q[:n], cache, rows, rows.decode),
+                self._run_prefill(q[n:], cache, rows, rows.prefill),
             )
         )
 
     def _run_decode(
-        self, q: torch.Tensor, cache: tuple[torch.Tensor, ...], rows: RowRange
+        self, q: torch.Tensor, cache: tuple[torch.Tensor, ...], rows: Rows, part: RowRange
     ) -> torch.Tensor:
-        out: torch.Tensor = self._decode(q, *cache, rows.row_slot, rows.kv_len, self._scale)
-        return out
+        args = (q, *cache, part.row_slot, part.kv_len, self._scale)
+        return self._call(self._decode, self._planned_decode, args, rows, part)
 
     def _run_prefill(
-        self, q: torch.Tensor, cache: tuple[torch.Tensor, ...], rows: RowRange
+        self, q: torch.Tensor, cache: tuple[torch.Tensor, ...], rows: Rows, part: RowRange
     ) -> torch.Tensor:
-        out: torch.Tensor = self._prefill(
-            q, *cache, rows.row_slot, rows.query_start, rows.kv_len, self._scale
-        )
+        args = (q, *cache, part.row_slot, part.query_start, part.kv_len, self._scale)
+        return self._call(self._prefill, self._planned_prefill, args, rows, part)
+
+    def _call(
+        self,
+        kernel: BoundKernel,
+        planned: PlannedKernel | None,
+        args: tuple[Any, ...],
+        rows: Rows,
+        part: RowRange,
+    ) -> torch.Tensor:
+        out: torch.Tensor
+        if planned is None:
+            out = kernel(*args)
+        else:
+            plan = rows.plan(planned, part, self._cache.group, self._scale)
+            out = planned(*args, plan=plan)
         return out
+
+
+def _planned(kernel: BoundKernel) -> PlannedKernel | None:
+    return kernel if isinstance(kernel, PlannedKernel) else None
