@@ -8,7 +8,13 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tokenspeed_sdk.contracts.platform import Capabilities, Graph, MemoryReport, Stream
+from tokenspeed_sdk.contracts.platform import (
+    HOST_MEMORY,
+    Capabilities,
+    Graph,
+    MemoryReport,
+    Stream,
+)
 
 from tokenspeed_cpu import library, memory
 from tokenspeed_cpu.stream import CpuStream
@@ -34,7 +40,7 @@ class CpuDevice:
             device_type="cpu",
             arch=library.arch(),
             dtypes=("float32",),
-            features=frozenset(FEATURES.get(library.isa(), ())),
+            features=frozenset((HOST_MEMORY, *FEATURES.get(library.isa(), ()))),
             units=threads,
         )
 

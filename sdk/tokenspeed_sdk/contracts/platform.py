@@ -45,10 +45,17 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """Bytes of the memory that tensors on the device live in."""
+    """Bytes of the memory that tensors on the device live in.
+
+    Attributes:
+        total, free: of the device, whoever uses it.
+        used, peak: what tensors of this process take now, and took at most.
+    """
 
     total: int
     free: int
+    used: int = 0
+    peak: int = 0
 
 
 class Event(Protocol):

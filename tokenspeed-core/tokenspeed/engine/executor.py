@@ -17,7 +17,7 @@ import numpy as np
 from tokenspeed._scheduler import Plan, RowFlag
 from tokenspeed.engine.buffers import Limits, StepBuffers, StepLayout
 from tokenspeed.engine.device_step import DeviceStep, StepShape
-from tokenspeed.engine.graphs import DecodeGraphs
+from tokenspeed.engine.graphs import DecodeGraphs, bucket_sizes
 from tokenspeed.engine.sampling import SamplingTable
 
 if TYPE_CHECKING:
@@ -58,11 +58,12 @@ class Executor:
     ) -> None:
         """Captures the decode graphs, unless ``graphs`` is False or the device has none."""
         layout = StepLayout(limits)
+        sizes = bucket_sizes(limits.sequences) if graphs else []
         self._step = step
         self._stream = device.stream()
         self._ring = [StepBuffers(device, layout, limits) for _ in range(RING)]
         self._sampling = SamplingTable(limits.sequences + 2)
-        self._graphs = DecodeGraphs(step, device, self._stream, limits, graphs)
+        self._graphs = DecodeGraphs(step, device, self._stream, limits, sizes)
         self._dispatched = 0
 
     def next_buffers(self) -> StepBuffers:

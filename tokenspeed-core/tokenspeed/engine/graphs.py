@@ -19,6 +19,8 @@ from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE
 from tokenspeed.engine.device_step import DeviceStep, StepShape
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tokenspeed_sdk.contracts.platform import Device, Graph, Stream
 
     from tokenspeed.engine.buffers import Limits, StepBuffers
@@ -34,15 +36,21 @@ class DecodeGraphs:
     """The captured decode steps of one device; none where it captures no graphs."""
 
     def __init__(
-        self, step: DeviceStep, device: Device, stream: Stream, limits: Limits, wanted: bool
+        self,
+        step: DeviceStep,
+        device: Device,
+        stream: Stream,
+        limits: Limits,
+        sizes: Sequence[int],
     ) -> None:
+        """Capture a graph for each of ``sizes``, given in rising order."""
         self._sentinel = limits.sentinel
         self._max_kv_len = limits.max_kv_len
         self._sizes: list[int] = []
         self._graphs: dict[int, Graph] = {}
-        if not wanted or GRAPH_CAPTURE not in device.capabilities.features:
+        if GRAPH_CAPTURE not in device.capabilities.features:
             return
-        self._sizes = bucket_sizes(limits.sequences)
+        self._sizes = list(sizes)
         for size in reversed(self._sizes):  # the largest first: the others fit in its memory
             work = partial(step.run, self._shape(size), None)
             self._graphs[size] = device.capture(work, stream)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from tokenspeed.config import EngineConfig
 
-KV_SHARE = 0.9
-"""Share of the free memory that KV may take on a device of its own."""
+KV_SHARE = 0.95
+"""Share of the memory that is free beside weights and workspace, on a device of its own."""
 HOST_KV_SHARE = 0.15
 """The same where the device's memory is the host's, which other processes need too."""
 
@@ -31,15 +31,21 @@ class KvBudget:
     max_model_len: int
 
 
+def kv_memory(memory: MemoryReport, capabilities: Capabilities, workspace: int) -> int:
+    """Bytes that KV may take, once the weights are loaded.
+
+    Args:
+        workspace: bytes that steps need; counted on a device of its own only.
+    """
+    if HOST_MEMORY in capabilities.features:
+        return int(memory.free * HOST_KV_SHARE)
+    return int((memory.free - workspace) * KV_SHARE)
+
+
 def plan_kv(
-    config: EngineConfig,
-    group: CacheGroup,
-    dtype: str,
-    model_context: int,
-    memory: MemoryReport,
-    capabilities: Capabilities,
+    config: EngineConfig, group: CacheGroup, dtype: str, model_context: int, available: int
 ) -> KvBudget:
-    """Size the pool from ``--kv-pages``, else from free memory.
+    """Size the pool from ``--kv-pages``, else from ``available`` bytes.
 
     Raises:
         ValueError: --max-model-len is beyond the model's context.
@@ -52,25 +58,9 @@ def plan_kv(
             f"give {model_context} or less"
         )
     per_page = page_bytes(group, config.page_size, dtype)
-    pages = config.kv_pages or _pages_that_fit(config, asked, per_page, memory, capabilities)
+    useful = config.max_num_seqs * -(-asked // config.page_size)
+    pages = config.kv_pages or min(useful, available // per_page)
+    if pages < 1:
+        raise MemoryError(f"one page needs {per_page} bytes, {max(available, 0)} are left for KV")
     # The KV of a request's last token is never written, yet this keeps the rule simple: all fits.
     return KvBudget(pages, min(asked, pages * config.page_size))
-
-
-def _pages_that_fit(
-    config: EngineConfig,
-    max_model_len: int,
-    per_page: int,
-    memory: MemoryReport,
-    capabilities: Capabilities,
-) -> int:
-    useful = config.max_num_seqs * -(-max_model_len // config.page_size)
-    share = HOST_KV_SHARE if HOST_MEMORY in capabilities.features else KV_SHARE
-    budget = int(memory.free * share)
-    pages = min(useful, budget // per_page)
-    if pages < 1:
-        raise MemoryError(
-            f"no memory is left for KV: one page needs {per_page} bytes and {budget} are available "
-            "after the weights; use a smaller model or a machine with more memory"
-        )
-    return pages

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenspeed_sdk.modeling import BuildContext, ConfigReader, load_dummy, load_weights
+from tokenspeed_sdk.contracts.platform import HOST_MEMORY
+from tokenspeed_sdk.modeling import BuildContext, ConfigReader, WeightMap, load_dummy, load_weights
 
 from tokenspeed._scheduler import CacheGroupConfig, Config, Scheduler
 from tokenspeed.cache.slab import Slab
@@ -26,7 +27,8 @@ from tokenspeed.engine.device_step import DeviceStep
 from tokenspeed.engine.executor import Executor
 from tokenspeed.engine.loop import EngineLoop
 from tokenspeed.engine.mailbox import Mailbox
-from tokenspeed.engine.memory import KvBudget, plan_kv
+from tokenspeed.engine.memory import KvBudget, kv_memory, plan_kv
+from tokenspeed.engine.workspace import measure_workspace
 from tokenspeed.messages import EngineFailed, EngineLoading, EngineReady
 from tokenspeed.registry.kernels import KernelRegistry
 from tokenspeed.registry.models import load_model
@@ -80,21 +82,23 @@ def _build_engine(
 ) -> tuple[Executor, EngineLoop]:
     config = plan.engine
     device = platform.open()
-    with _phase("load model", mailbox):
+    with _phase("load model", mailbox, "use a smaller model"):
         loaded = _load(plan, device, mailbox)
-    with _phase("allocate KV", mailbox):
+    with _phase("measure workspace", mailbox, "lower --max-step-tokens"):
+        workspace = _workspace(loaded, device, config)
+    with _phase("allocate KV", mailbox, "lower --kv-pages, or leave it out"):
         budget = plan_kv(
             config,
             loaded.groups[0],
             loaded.context.dtype,
             loaded.context.max_model_len,
-            device.memory(),
-            device.capabilities,
+            kv_memory(device.memory(), device.capabilities, workspace),
         )
         slab = Slab(device, loaded.groups, config.page_size, budget.pages, loaded.context.dtype)
-    executor = _executor(loaded, device, slab, config, budget)
+    with _phase("capture graphs", mailbox, "lower --max-num-seqs, or give --no-graphs"):
+        executor = _executor(loaded, device, slab, config, budget)
     loaded.registry.check_pins()
-    _log_summary(loaded, slab, budget)
+    _log_summary(loaded, slab, budget, workspace)
     mailbox.send(_ready(loaded, slab, config, budget, plan))
     gc.freeze()  # what lives now lives as long as the engine: no collection need look at it
     return executor, EngineLoop(_scheduler(loaded, config, budget), executor, mailbox)
@@ -116,10 +120,7 @@ def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox) -> LoadedModel:
         page_size=config.page_size,
     )
     model = entry.build(entry.read_config(raw), context)
-    if config.load == "dummy":
-        weight_bytes = load_dummy(model.weight_map())
-    else:
-        weight_bytes = load_weights(model.weight_map(), folder, _Progress(mailbox)).bytes
+    weight_bytes = _fill(model.weight_map(), config, mailbox)
     model.prepare()
     return LoadedModel(
         model=model,
@@ -129,6 +130,24 @@ def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox) -> LoadedModel:
         architecture=raw["architectures"][0],
         vocab_size=read.size("vocab_size"),
         weight_bytes=weight_bytes,
+    )
+
+
+def _fill(weights: WeightMap, config: EngineConfig, mailbox: Mailbox) -> int:
+    """Load the parameters, or make them up; the bytes that they take."""
+    if config.load == "dummy":
+        load_dummy(weights)
+    else:
+        load_weights(weights, config.model, _Progress(mailbox))
+    return sum(parameter.nbytes for parameter in weights.parameters.values())
+
+
+def _workspace(loaded: LoadedModel, device: Device, config: EngineConfig) -> int:
+    """Bytes that steps need; not measured where they come out of the host's memory."""
+    if HOST_MEMORY in device.capabilities.features:
+        return 0
+    return measure_workspace(
+        loaded.model, loaded.groups, device, loaded.context, config, loaded.vocab_size
     )
 
 
@@ -190,14 +209,16 @@ def _ready(
     )
 
 
-def _log_summary(loaded: LoadedModel, slab: Slab, budget: KvBudget) -> None:
+def _log_summary(loaded: LoadedModel, slab: Slab, budget: KvBudget, workspace: int) -> None:
     chosen = {bound.site.op: bound.decision.chosen for bound in loaded.registry.bound}
     log.info("kernels: %s", ", ".join(f"{op} {name}" for op, name in chosen.items()))
     log.info(
-        "%s in %s: weights %.2f GB; KV %.2f GB, %d pages of %d tokens; longest request %d tokens",
+        "%s in %s: weights %.2f GB, workspace %.2f GB, KV %.2f GB in %d pages of %d tokens; "
+        "longest request %d tokens",
         loaded.architecture,
         loaded.context.dtype,
         loaded.weight_bytes / 1e9,
+        workspace / 1e9,
         slab.bytes / 1e9,
         slab.pages,
         slab.page_size,
@@ -222,8 +243,12 @@ class _Progress:
 
 
 @contextmanager
-def _phase(name: str, mailbox: Mailbox) -> Iterator[None]:
+def _phase(name: str, mailbox: Mailbox, advice: str) -> Iterator[None]:
+    """Time a phase; out of memory says in which one, and the one thing to do."""
     mailbox.send(EngineLoading(name, 0, 0))
     started = time.monotonic()
-    yield
+    try:
+        yield
+    except MemoryError as error:
+        raise MemoryError(f"out of memory while it did {name!r}: {error}; {advice}") from error
     log.info("%s: %.2f s", name, time.monotonic() - started)
