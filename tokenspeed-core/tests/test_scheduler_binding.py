@@ -73,7 +73,8 @@ def test_one_request_from_submit_to_its_end():
     buffers = PlanBuffers(**arrays)
     result = submit(scheduler, 2**64 - 1, ids(5, 6, 7), stop_ids=ids(9), max_new_tokens=5)
     assert (result.rejection, result.needed, result.available) == (Rejection.ACCEPTED, 0, 0)
-    assert scheduler.gauges().waiting == 1 and scheduler.gauges().waiting_tokens == 3
+    gauges = scheduler.gauges()
+    assert (gauges.waiting, gauges.waiting_tokens, gauges.free_pages) == (1, 3, 32)
 
     plan = scheduler.plan(1, buffers)
     assert (plan.step, plan.num_rows, plan.num_decode_rows) == (0, 1, 0)
@@ -99,7 +100,8 @@ def test_one_request_from_submit_to_its_end():
     assert not scheduler.has_work()
     ledger = scheduler.ledger()
     assert (ledger.total, ledger.active, ledger.cached, ledger.in_transfer) == (32, 0, 1, 0)
-    assert ledger.balanced and "cached 1" in ledger.detail
+    assert ledger.balanced
+    assert "cached 1" in ledger.detail
     counters = scheduler.counters()
     assert (counters.steps, counters.prompt_tokens, counters.output_tokens) == (2, 3, 2)
 
@@ -110,11 +112,13 @@ def test_updates_are_read_only_and_outlive_their_object():
     commit(scheduler, scheduler.plan(0, PlanBuffers(**arrays)), arrays, 3)
     tokens = scheduler.take_updates().tokens
     gc.collect()
-    assert tokens.tolist() == [3] and tokens.dtype == np.int32
+    assert tokens.tolist() == [3]
+    assert tokens.dtype == np.int32
     with pytest.raises(ValueError, match="read-only"):
         tokens[0] = 1
     nothing = scheduler.take_updates()
-    assert nothing.request.shape == (0,) and nothing.token_start.tolist() == [0]
+    assert nothing.request.shape == (0,)
+    assert nothing.token_start.tolist() == [0]
 
 
 def test_buffers_keep_their_arrays_alive():
@@ -198,9 +202,9 @@ def test_submit_refuses_with_numbers_and_leaves_no_trace():
 def test_submit_takes_int32_arrays_only():
     scheduler = Scheduler(make_config())
     for bad in ([1, 2], np.array([1, 2]), np.arange(6, dtype=np.int32)[::2]):
-        with pytest.raises(TypeError, match="^tokens: expected"):
+        with pytest.raises(TypeError, match=r"^tokens: expected"):
             submit(scheduler, 1, bad)
-        with pytest.raises(TypeError, match="^stop_ids: expected"):
+        with pytest.raises(TypeError, match=r"^stop_ids: expected"):
             submit(scheduler, 1, ids(1), stop_ids=bad)
     with pytest.raises(ValueError, match="negative"):
         submit(scheduler, 1, ids(3, -1))
@@ -220,9 +224,9 @@ def test_commit_checks_the_step_and_its_rows():
         scheduler.commit(plan.step, ids(1, 1), token, ok)
     with pytest.raises(ValueError, match="row 0 of step 0 returns 0 tokens, not 1"):
         scheduler.commit(plan.step, ids(0), token, ok)
-    with pytest.raises(TypeError, match="^tokens: expected 2 dimensions"):
+    with pytest.raises(TypeError, match=r"^tokens: expected 2 dimensions"):
         scheduler.commit(plan.step, one, token[0], ok)
-    with pytest.raises(TypeError, match="^failed: expected dtype uint8"):
+    with pytest.raises(TypeError, match=r"^failed: expected dtype uint8"):
         scheduler.commit(plan.step, one, token, ok.astype(bool))
     scheduler.commit(plan.step, one, token, ok)
     assert scheduler.take_updates().tokens.tolist() == [0]
@@ -240,7 +244,8 @@ def test_late_aborts_are_legal_and_counted():
 
 
 def test_enums_are_integers():
-    assert issubclass(Finish, enum.IntEnum) and issubclass(Rejection, enum.IntEnum)
+    assert issubclass(Finish, enum.IntEnum)
+    assert issubclass(Rejection, enum.IntEnum)
     assert issubclass(RowFlag, enum.IntFlag)
     assert RowFlag.EMITS | RowFlag.DECODE == 3
     assert [f.name for f in Finish] == ["NONE", "STOP", "LENGTH", "ABORTED", "EXPIRED", "FAILED"]

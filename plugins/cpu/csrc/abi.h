@@ -32,9 +32,9 @@ struct PackArgs {
 };
 
 struct EmbeddingArgs {
-  const int64_t* ids;   // [tokens]
-  const float* weight;  // [vocab, hidden], or packed as for linear
-  float* out;           // [tokens, hidden]
+  const int64_t* ids;     // [tokens]
+  const float* weight;    // [vocab, hidden], or packed as for linear
+  float* out;             // [tokens, hidden]
   int64_t weight_stride;  // 0: packed
   int64_t tokens, vocab, hidden;
 };
@@ -67,8 +67,8 @@ struct RopeArgs {
 };
 
 struct Pages {
-  float* keys;    // [pages, kv_heads, page_size, head_dim]
-  float* values;  // same shape
+  float* keys;           // [pages, kv_heads, page_size, head_dim]
+  float* values;         // same shape
   const int32_t* table;  // [slots, max_pages]
   int64_t k_page, k_head, k_token, v_page, v_head, v_token, table_stride;  // strides
   int64_t pages, slots, max_pages, kv_heads, page_size, head_dim;
@@ -76,10 +76,10 @@ struct Pages {
 
 struct KvWriteArgs {
   Pages cache;
-  const float* k;             // [tokens, kv_heads, head_dim]
-  const float* v;             // same shape
-  const int32_t* token_slot;  // [tokens]
-  const int32_t* positions;   // [tokens]
+  const float* k;                            // [tokens, kv_heads, head_dim]
+  const float* v;                            // same shape
+  const int32_t* token_slot;                 // [tokens]
+  const int32_t* positions;                  // [tokens]
   int64_t k_token, k_head, v_token, v_head;  // strides
   int64_t tokens;
 };

@@ -13,8 +13,10 @@
 namespace tokenspeed::cpu {
 
 // TS_ISAS lists what this library was built for, best first, as X(name).
-#define X(name) \
-  namespace name { Kernels kernels(); }
+#define X(name)      \
+  namespace name {   \
+  Kernels kernels(); \
+  }
 TS_ISAS
 #undef X
 
@@ -87,8 +89,10 @@ TS_EXPORT int tokenspeed_cpu_use_isa(const char* name) {
 TS_EXPORT void tokenspeed_cpu_set_threads(int threads) { pool_set_threads(threads); }
 TS_EXPORT int tokenspeed_cpu_threads() { return pool_threads(); }
 
-#define TS_KERNEL(name, Args) \
-  TS_EXPORT int tokenspeed_cpu_##name(const Args* args) { return chosen().load()->kernels.name(*args); }
+#define TS_KERNEL(name, Args)                             \
+  TS_EXPORT int tokenspeed_cpu_##name(const Args* args) { \
+    return chosen().load()->kernels.name(*args);          \
+  }
 
 TS_KERNEL(linear, LinearArgs)
 TS_KERNEL(pack, PackArgs)

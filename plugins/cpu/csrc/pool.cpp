@@ -20,8 +20,8 @@ namespace {
 // that the engine's loop needs. Here a thread looks for work for a moment after its last piece,
 // then sleeps; and a join waits only for threads that took a piece. It also keeps this library free
 // of any load order with torch's own OpenMP runtime.
-constexpr int kSpins = 2000;      // looks for work before it sleeps, about 50 us
-constexpr int kJoinSpins = 4000;  // looks at a running piece before it yields the core
+constexpr int kSpins = 2000;     // looks for work before it sleeps, about 50 us
+constexpr int kJoinSpins = 300;  // looks at a running piece before it yields the core, about 6 us
 constexpr int kMaxThreads = 256;
 
 // state: generation in the upper half, kOpen while pieces may be taken, threads inside below it.
@@ -69,7 +69,8 @@ class Pool {
 
  private:
   void open() {
-    const uint64_t generation = (state_.load(std::memory_order_relaxed) & ~(kGeneration - 1)) + kGeneration;
+    const uint64_t generation =
+        (state_.load(std::memory_order_relaxed) & ~(kGeneration - 1)) + kGeneration;
     state_.store(generation | kOpen);
     if (sleeping_.load() == 0) return;
     std::lock_guard<std::mutex> lock(sleep_);
@@ -79,7 +80,10 @@ class Pool {
   void close() {
     state_.fetch_and(~kOpen);
     for (int spins = 0; state_.load(std::memory_order_acquire) & kInside; ++spins) {
-      if (spins < kJoinSpins) relax(); else sched_yield();
+      if (spins < kJoinSpins)
+        relax();
+      else
+        sched_yield();
     }
   }
 
@@ -176,7 +180,8 @@ float* scratch(Scratch use, int64_t floats) {
   if (buffer.floats < floats) {
     const int64_t wanted = (floats + floats / 4 + 15) / 16 * 16;
     std::free(buffer.data);
-    buffer.data = static_cast<float*>(std::aligned_alloc(64, static_cast<size_t>(wanted) * sizeof(float)));
+    buffer.data =
+        static_cast<float*>(std::aligned_alloc(64, static_cast<size_t>(wanted) * sizeof(float)));
     buffer.floats = buffer.data ? wanted : 0;
   }
   return buffer.data;

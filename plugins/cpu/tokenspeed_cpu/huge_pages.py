@@ -8,6 +8,7 @@ translation cache at each page: attention over pages in random order ran a quart
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 
@@ -28,10 +29,8 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     except (OSError, OverflowError) as error:
         raise MemoryError(f"no {count * dtype.itemsize} bytes of memory: {error}") from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
+        with contextlib.suppress(OSError):  # a kernel without them serves ordinary pages
             memory.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:  # this kernel has none; ordinary pages do
-            pass
     whole = torch.frombuffer(memory, dtype=torch.uint8)
     start = -whole.data_ptr() % HUGE
     return whole[start : start + count * dtype.itemsize].view(dtype).view(shape)

@@ -2,9 +2,9 @@
 # SPDX-FileCopyrightText: The TokenSpeed authors
 """The native library: where it is, and how its functions are called.
 
-The library talks plain C: each function takes a pointer to one struct of pointers, strides and sizes
-(``csrc/abi.h``). A call packs that struct into bytes, so a bound kernel keeps no state between calls
-and may run on several threads at once.
+The library talks plain C: each function takes a pointer to one struct of pointers, strides and
+sizes (``csrc/abi.h``). A call packs that struct into bytes, so a bound kernel keeps no state
+between calls and may run on several threads at once.
 
 The library has threads of its own and links no OpenMP, so it does not matter whether torch, which
 brings a libgomp, is loaded before or after it.

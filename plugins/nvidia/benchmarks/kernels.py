@@ -4,7 +4,7 @@
 
     python benchmarks/kernels.py [--out FOLDER] [--sweep]
 
-Each time is of one launch (sample: of its four) in a captured graph that walks over many layers'
+Each time is of one launch (sample: of its six) in a captured graph that walks over many layers'
 worth of data, so neither launch gaps nor caches flatter it. bytes = what must be read and written
 once. The median of 20 replays.
 """
@@ -17,21 +17,24 @@ import json
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import triton
+from tokenspeed_sdk.contracts.kernel import CallSite, HostStep
+from tokenspeed_sdk.contracts.platform import Capabilities
+
 from tokenspeed_nvidia.catalog import kernels
 from tokenspeed_nvidia.kernels import attention_decode, attention_prefill
-from tokenspeed_nvidia.kernels.flashinfer import HostStep
-from tokenspeed_sdk.contracts.kernel import CallSite
-from tokenspeed_sdk.contracts.platform import Capabilities
 
 LAYERS, HEADS, KV_HEADS, HEAD_DIM, PAGE = 36, 32, 8, 128, 16
 HIDDEN, INTER, VOCAB = 4096, 12288, 151936
 SCALE = HEAD_DIM**-0.5
 TRAITS = {"heads": HEADS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM, "page_size": PAGE}
+Run: TypeAlias = Callable[..., Any]
+Call: TypeAlias = Callable[[], Any]
 FLASHINFER = importlib.util.find_spec("flashinfer") is not None
 
 
@@ -55,7 +58,7 @@ def bind(op: str, name: str = "triton", **traits: Any) -> Any:
     return kernel.bind(site)
 
 
-def time_calls(calls: list[Callable[[], Any]], repeats: int = 20) -> float:
+def time_calls(calls: list[Call], repeats: int = 20) -> float:
     """Median microseconds of one call, all captured in one graph."""
     for call in calls[:2]:
         call()
@@ -75,7 +78,7 @@ def time_calls(calls: list[Callable[[], Any]], repeats: int = 20) -> float:
     return sorted(times[3:])[repeats // 2] * 1e3 / len(calls)
 
 
-def line(name: str, kernel: str, calls: list[Callable[[], Any]], moved: float = 0, flops: float = 0) -> Line:
+def line(name: str, kernel: str, calls: list[Call], moved: float = 0, flops: float = 0) -> Line:
     us = time_calls(calls)
     rate, unit = (flops / us / 1e6, "TFLOP/s") if flops else (moved / us / 1e6, "TB/s")
     made = Line(name, kernel, us, rate, unit)
@@ -112,121 +115,134 @@ def context(rows: int, length: int, layers: int) -> Context:
 
 
 DECODE = ((1, 1152), (8, 1152), (32, 1152), (128, 1152), (8, 26000))
-DECODE_TILES = [
-    attention_decode.Tile(*tile)
-    for tile in (
-        *((64, 4, 3, 2), (64, 4, 5, 2), (64, 4, 5, 3), (128, 4, 3, 2), (128, 8, 5, 1)),
-        *((32, 4, 5, 3), (32, 4, 6, 4), (64, 4, 4, 3)),
-    )
-]
+DECODE_TILES = ((64, 4, 4, 2), (64, 4, 5, 2), (128, 4, 3, 2), (128, 8, 5, 1), (32, 4, 5, 2))
+PREFILL = ((1, 2048, 2048), (1, 8192, 8192), (1, 512, 24576), (8, 512, 24576))
+PREFILL_TILES = ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3))
 
 
 def decode_lines(sweep: bool) -> Iterator[Line]:
+    """One query per row; bytes are those of keys and values."""
     for rows, length in DECODE:
-        ctx = context(rows, length, LAYERS)
-        q = randn(rows, HEADS, HEAD_DIM)
-        moved = 2.0 * rows * length * 2 * KV_HEADS * HEAD_DIM
-        name = f"decode {rows} x {length}"
-
-        def calls(run: Callable[..., Any]) -> list[Callable[[], Any]]:
-            tail = (ctx.table, ctx.row_slot, ctx.kv_len, SCALE)
-            return [lambda i=i: run(q, *ctx.layer(i), *tail) for i in range(LAYERS)]
-
-        own = bind("attention_decode@1", **TRAITS, window=None)
-        yield line(name, "triton", calls(own), moved)
-        for tile in DECODE_TILES if sweep else ():
-            units = torch.cuda.get_device_properties(0).multi_processor_count
-            run = attention_decode.attention_decode
-            tuned = lambda *a, t=tile, u=units, r=run: r(*a, window=None, units=u, tile=t)  # noqa: E731
-            label = f"{tile.block_n}n {tile.warps}w {tile.stages}s {tile.programs}p"
-            yield line(name, label, calls(tuned), moved)
-        if FLASHINFER:
-            other = bind("attention_decode@1", "flashinfer", **TRAITS, window=None)
-            starts = torch.arange(rows + 1, dtype=torch.int32)
-            plan = other.plan(HostStep(starts, ctx.kv_len.cpu(), ctx.table, ctx.row_slot), SCALE)
-            yield line(name, "flashinfer", calls(lambda *a: other(*a, plan=plan)), moved)
-        del ctx
+        yield from decode_at(rows, length, sweep)
         torch.cuda.empty_cache()
 
 
-PREFILL = ((1, 2048, 2048), (1, 8192, 8192), (1, 512, 24576), (8, 512, 24576))
-PREFILL_TILES = [
-    attention_prefill.Tile(*tile)
-    for tile in ((128, 64, 8, 3), (128, 128, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3), (128, 64, 8, 4))
-]
+def decode_at(rows: int, length: int, sweep: bool) -> Iterator[Line]:
+    made = context(rows, length, LAYERS)
+    q = randn(rows, HEADS, HEAD_DIM)
+    tail = (made.table, made.row_slot, made.kv_len, SCALE)
+    name, moved = f"decode {rows} x {length}", 4.0 * rows * length * KV_HEADS * HEAD_DIM
+
+    def layers(run: Run) -> list[Call]:
+        return [partial(run, q, *made.layer(i), *tail) for i in range(LAYERS)]
+
+    own = bind("attention_decode@1", **TRAITS, window=None)
+    yield line(name, "triton", layers(own), moved)
+    units = torch.cuda.get_device_properties(0).multi_processor_count
+    for values in DECODE_TILES if sweep else ():
+        tile = attention_decode.Tile(*values)
+        run = partial(attention_decode.attention_decode, window=None, units=units, tile=tile)
+        yield line(name, str(values), layers(run), moved)
+    if FLASHINFER:
+        other = bind("attention_decode@1", "flashinfer", **TRAITS, window=None)
+        starts = torch.arange(rows + 1, dtype=torch.int32)
+        step = HostStep(starts, made.kv_len.cpu(), made.table, made.row_slot)
+        yield line(name, "flashinfer", layers(partial(other, plan=other.plan(step, SCALE))), moved)
 
 
 def prefill_lines(sweep: bool) -> Iterator[Line]:
+    """Rows of new tokens behind a cached prefix, or from the start."""
     for rows, new, length in PREFILL:
-        layers = 4
-        ctx = context(rows, length, layers)
-        q = randn(rows * new, HEADS, HEAD_DIM)
-        starts = torch.arange(0, rows * new + 1, new, dtype=torch.int32, device="cuda")
-        pairs = rows * (new * (length - new) + new * (new + 1) / 2)
-        flops = 4.0 * HEADS * HEAD_DIM * pairs
-        name = f"prefill {rows} x {new} of {length}"
-
-        def calls(run: Callable[..., Any]) -> list[Callable[[], Any]]:
-            tail = (ctx.table, ctx.row_slot, starts, ctx.kv_len, SCALE)
-            return [lambda i=i: run(q, *ctx.layer(i), *tail) for i in range(layers)]
-
-        own = bind("attention_prefill@1", **TRAITS, window=None)
-        yield line(name, "triton", calls(own), flops=flops)
-        for tile in PREFILL_TILES if sweep else ():
-            run = attention_prefill.attention_prefill
-            tuned = lambda *a, t=tile, r=run: r(*a, window=None, tile=t)  # noqa: E731
-            label = f"{tile.block_m}m {tile.block_n}n {tile.warps}w {tile.stages}s"
-            yield line(name, label, calls(tuned), flops=flops)
-        if FLASHINFER:
-            other = bind("attention_prefill@1", "flashinfer", **TRAITS, window=None)
-            step = HostStep(starts.cpu(), ctx.kv_len.cpu(), ctx.table, ctx.row_slot)
-            plan = other.plan(step, SCALE)
-            yield line(name, "flashinfer", calls(lambda *a: other(*a, plan=plan)), flops=flops)
-        del ctx
+        yield from prefill_at(rows, new, length, sweep)
         torch.cuda.empty_cache()
 
 
+def prefill_at(rows: int, new: int, length: int, sweep: bool) -> Iterator[Line]:
+    count = 4
+    made = context(rows, length, count)
+    q = randn(rows * new, HEADS, HEAD_DIM)
+    starts = torch.arange(0, rows * new + 1, new, dtype=torch.int32, device="cuda")
+    tail = (made.table, made.row_slot, starts, made.kv_len, SCALE)
+    pairs = rows * (new * (length - new) + new * (new + 1) / 2)
+    name, flops = f"prefill {rows} x {new} of {length}", 4.0 * HEADS * HEAD_DIM * pairs
+
+    def layers(run: Run) -> list[Call]:
+        return [partial(run, q, *made.layer(i), *tail) for i in range(count)]
+
+    own = bind("attention_prefill@1", **TRAITS, window=None)
+    yield line(name, "triton", layers(own), flops=flops)
+    for values in PREFILL_TILES if sweep else ():
+        tile = attention_prefill.Tile(*values)
+        run = partial(attention_prefill.attention_prefill, window=None, tile=tile)
+        yield line(name, str(values), layers(run), flops=flops)
+    if FLASHINFER:
+        other = bind("attention_prefill@1", "flashinfer", **TRAITS, window=None)
+        step = HostStep(starts.cpu(), made.kv_len.cpu(), made.table, made.row_slot)
+        run = partial(other, plan=other.plan(step, SCALE))
+        yield line(name, "flashinfer", layers(run), flops=flops)
+
+
 def small_lines(sweep: bool) -> Iterator[Line]:
-    """The kernels that move bytes, one decode row to a prefill chunk."""
-    weight, head_weight = randn(HIDDEN), randn(HEAD_DIM)
+    """The kernels that move bytes, from one decode row to a prefill chunk."""
+    for tokens in (1, 32, 128, 8192):
+        yield from small_at(tokens, LAYERS if tokens < 1000 else 8)
+        torch.cuda.empty_cache()
+
+
+def small_at(tokens: int, sets: int) -> Iterator[Line]:
+    xs, residuals = ([randn(tokens, HIDDEN) for _ in range(sets)] for _ in range(2))
+    heads = [HEADS, KV_HEADS, KV_HEADS]
+    qkv = [randn(tokens, sum(heads), HEAD_DIM).split(heads, 1) for _ in range(sets)]
+    gates = [randn(tokens, 2 * INTER) for _ in range(sets)]
+    made = context(1, max(tokens, PAGE), sets)
     cos_sin = randn(40960, HEAD_DIM, dtype=torch.float32)
+    positions = torch.arange(tokens, dtype=torch.int32, device="cuda")
+    where = (made.table, torch.ones_like(positions), positions)
+    wide, narrow = randn(HIDDEN), randn(HEAD_DIM)
     norm, add_norm = bind("rms_norm@1", hidden=HIDDEN), bind("add_rms_norm@1", hidden=HIDDEN)
     rope = bind("rope@1", head_dim=HEAD_DIM, rotary=HEAD_DIM, interleaved=False)
     write = bind("kv_write@1", kv_heads=KV_HEADS, head_dim=HEAD_DIM, page_size=PAGE)
     gate = bind("silu_and_mul@1", inter=INTER)
-    for tokens in (1, 32, 128, 8192):
-        sets = LAYERS if tokens < 1000 else 8
-        ctx = context(1, max(tokens, PAGE), sets)
-        xs = [randn(tokens, HIDDEN) for _ in range(sets)]
-        rs = [randn(tokens, HIDDEN) for _ in range(sets)]
-        qkv = [randn(tokens, HEADS + 2 * KV_HEADS, HEAD_DIM) for _ in range(sets)]
-        ups = [randn(tokens, 2 * INTER) for _ in range(sets)]
-        positions = torch.arange(tokens, dtype=torch.int32, device="cuda")
-        slots = torch.ones_like(positions)
-        row, head = 2.0 * tokens * HIDDEN, 2.0 * tokens * HEAD_DIM
-        each = range(sets)
-        q, k, v = ([x.split([HEADS, KV_HEADS, KV_HEADS], 1)[n] for x in qkv] for n in range(3))
-        yield line(f"rms_norm {tokens}", "triton", [lambda i=i: norm(xs[i], weight, 1e-6) for i in each], 2 * row)
-        yield line(f"add_rms_norm {tokens}", "triton", [lambda i=i: add_norm(xs[i], rs[i], weight, 1e-6) for i in each], 4 * row)
-        yield line(f"q norm {tokens}", "triton", [lambda i=i: norm(q[i], head_weight, 1e-6) for i in each], 2 * HEADS * head)
-        yield line(f"rope {tokens}", "triton", [lambda i=i: rope(q[i], k[i], positions, cos_sin) for i in each], 2 * (HEADS + KV_HEADS) * head)
-        yield line(f"kv_write {tokens}", "triton", [lambda i=i: write(k[i], v[i], *ctx.layer(i), ctx.table, slots, positions) for i in each], 4 * KV_HEADS * head)
-        yield line(f"silu_and_mul {tokens}", "triton", [lambda i=i: gate(ups[i]) for i in each], 6.0 * tokens * INTER)
-        del xs, rs, qkv, ups, ctx
-        torch.cuda.empty_cache()
+    row, head = 2.0 * tokens * HIDDEN, 2.0 * tokens * HEAD_DIM
+    both = zip(xs, residuals, strict=True)
+    calls: dict[str, tuple[list[Call], float]] = {
+        "rms_norm": ([partial(norm, x, wide, 1e-6) for x in xs], 2 * row),
+        "add_rms_norm": ([partial(add_norm, x, r, wide, 1e-6) for x, r in both], 4 * row),
+        "rms_norm of q": ([partial(norm, q, narrow, 1e-6) for q, _, _ in qkv], 2 * HEADS * head),
+        "rope": (
+            [partial(rope, q, k, positions, cos_sin) for q, k, _ in qkv],
+            2 * (HEADS + KV_HEADS) * head,
+        ),
+        "kv_write": (
+            [partial(write, k, v, *made.layer(i), *where) for i, (_, k, v) in enumerate(qkv)],
+            4 * KV_HEADS * head,
+        ),
+        "silu_and_mul": ([partial(gate, x) for x in gates], 6.0 * tokens * INTER),
+    }
+    for name, (each, moved) in calls.items():
+        yield line(f"{name} {tokens}", "triton", each, moved)
+
+
+FILTERS = {
+    "greedy": (0.0, 0, 1.0),
+    "temperature": (0.8, 0, 1.0),
+    "top-k 20, top-p 0.95": (0.6, 20, 0.95),
+    "top-p 0.9": (1.0, 0, 0.9),
+}
 
 
 def sample_lines(sweep: bool) -> Iterator[Line]:
+    """Normal logits: flatter than a model's, so the filters keep more than they usually do."""
     sample = bind("sample@1", vocab=VOCAB)
-    modes = {"greedy": (0.0, 0, 1.0), "temperature": (0.8, 0, 1.0), "top-k 20, top-p 0.95": (0.6, 20, 0.95), "top-p 0.9": (1.0, 0, 0.9)}
     for rows in (1, 32, 128):
         logits = [randn(rows, VOCAB, dtype=torch.float32) * 3 for _ in range(8)]
-        for mode, (temperature, top_k, top_p) in modes.items():
-            floats = [torch.full((rows,), x, device="cuda") for x in (temperature, top_p, 0.0)]
-            ks = torch.full((rows,), top_k, dtype=torch.int32, device="cuda")
-            seeds = torch.randint(2**40, (rows,), device="cuda")
-            args = (floats[0], ks, floats[1], floats[2], seeds, seeds)
-            calls = [lambda x=x, a=args: sample(x, *a) for x in logits]
+        seeds = torch.randint(2**40, (rows,), device="cuda")
+        for mode, (temperature, top_k, top_p) in FILTERS.items():
+            heat, mass, none = (
+                torch.full((rows,), x, device="cuda") for x in (temperature, top_p, 0.0)
+            )
+            top = torch.full((rows,), top_k, dtype=torch.int32, device="cuda")
+            calls = [partial(sample, x, heat, top, mass, none, seeds, seeds) for x in logits]
             yield line(f"sample {rows} {mode}", "triton", calls, 4.0 * rows * VOCAB)
 
 
@@ -239,10 +255,14 @@ PARTS: dict[str, Callable[[bool], Iterator[Line]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--out", type=Path, help="folder for kernels.json")
     parser.add_argument("--sweep", action="store_true", help="also time other tiles of attention")
-    parser.add_argument("--only", nargs="*", default=list(PARTS), choices=PARTS, help="parts to time")
+    parser.add_argument(
+        "--only", nargs="*", default=list(PARTS), choices=PARTS, help="parts to time"
+    )
     args = parser.parse_args()
     torch.manual_seed(0)
     lines = [asdict(made) for part in args.only for made in PARTS[part](args.sweep)]
@@ -252,7 +272,9 @@ def main() -> None:
     }  # fmt: skip
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "kernels.json").write_text(json.dumps({"facts": facts, "lines": lines}, indent=1))
+        (args.out / "kernels.json").write_text(
+            json.dumps({"facts": facts, "lines": lines}, indent=1)
+        )
 
 
 if __name__ == "__main__":

@@ -21,19 +21,21 @@ from typing import Any
 
 import torch
 import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
 from tokenspeed_nvidia.kernels import (
     activation,
     attention_decode,
     attention_prefill,
     kv_write,
     norm,
+    page_table,
     rope,
     rows,
     sample,
 )
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from triton.runtime.jit import JITFunction
 
 Launch = tuple[JITFunction, tuple[Any, ...], dict[str, Any]]
 POINTERS = {
@@ -91,6 +93,7 @@ def run_small(arch: str) -> None:
     rope.rope(q, k, positions, meta(40960, 128, dtype=torch.float32), interleaved=False)
     kv_write.kv_write(k, v, *paged(8, 128, torch.bfloat16), ints(32), positions)
     rows.embedding(ints(32, dtype=torch.int64), meta(151936, 4096))
+    page_table.page_table_update(ints(34, 2560), ints(34), *(ints(600) for _ in range(4)), ints(1))
 
 
 RUNS: dict[str, Callable[[str], None]] = {
@@ -180,7 +183,9 @@ def cuda_facts(ptx: str, cubin: bytes) -> dict[str, Any]:
     return {
         "registers": int(registers),
         "spills": int(stack),
-        "wide_loads": len(re.findall(r"ld\.global\S*\.v4|cp\.async\S* \[[^]]*\], \[[^]]*\], 0x10", ptx)),
+        "wide_loads": len(
+            re.findall(r"ld\.global\S*\.v4|cp\.async\S* \[[^]]*\], \[[^]]*\], 0x10", ptx)
+        ),
         "matrix": sorted(set(re.findall(r"(?:wgmma|tcgen05|mma)\.(?:mma_async|mma|sync)\S*", ptx))),
     }
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tokenspeed_nvidia.catalog import kernels
 from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite, Trait
 from tokenspeed_sdk.contracts.platform import Capabilities
 from tokenspeed_sdk.ops import OPS
+
+from tokenspeed_nvidia.catalog import kernels
 
 BOUNDS = {"float32": 2e-5, "float16": 3e-3, "bfloat16": 1e-2}
 """Largest ||out - ref|| / ||ref||: one rounding of the output, and of the softmax weights."""
@@ -285,7 +286,7 @@ def sample_args(where: Where, vocab: int, repeats: int = 1) -> SampleArgs:
     filters = FILTERS * repeats + (FILTERS[1], FILTERS[4], FILTERS[0])
     count = len(filters)
     logits = torch.randn(count, vocab, device=where.device) * 3
-    logits[:: 3] = logits[::3].round()  # many ties
+    logits[::3] = logits[::3].round()  # many ties
     logits[1::3, : vocab // 4] = float("-inf")
     logits[-3, vocab // 2] = float("nan")
     logits[-2, vocab // 3] = float("inf")
@@ -309,6 +310,24 @@ def sample_mismatches(where: Where, vocab: int, repeats: int = 1) -> list[tuple[
     return [(row, got, want) for row, (got, want) in rows if got != want]
 
 
+def page_table_update(where: Where, entries: int = 300, count: int = 290) -> float:
+    """Stale epochs are dropped, and what lies behind the count is not read. Exact or infinite."""
+    slots, width = 9, 64
+    places = torch.randperm(slots * width)[:entries]
+    slot = (places // width).to(torch.int32)
+    wanted_epochs = torch.randint(0, 5, (slots,), dtype=torch.int32)
+    columns = (slot, wanted_epochs[slot.long()], (places % width).to(torch.int32))
+    page = torch.randint(1, 1000, (entries,), dtype=torch.int32)
+    table = torch.randint(1, 1000, (slots, width), dtype=torch.int32)
+    epochs = torch.randint(0, 5, (slots,), dtype=torch.int32)
+    here = [table, epochs, *columns, page, torch.tensor([count], dtype=torch.int32)]
+    there = [value.to(where.device) for value in here]
+    OPS["page_table_update@1"].reference(*here)
+    where.bind("page_table_update@1")(*there)
+    same = all(torch.equal(a, b.cpu()) for a, b in zip(here, there, strict=True))
+    return 0.0 if same else float("inf")
+
+
 Case = Callable[[Where], float]
 
 TINY: dict[str, Case] = {
@@ -323,6 +342,7 @@ TINY: dict[str, Case] = {
     "rope_interleaved": lambda where: rope(where, interleaved=True),
     "kv_write": kv_write,
     "silu_and_mul": silu_and_mul,
+    "page_table_update": page_table_update,
     "decode": decode,
     "decode_one_head_each": lambda where: decode(where, heads=2),
     "decode_window": lambda where: decode(where, window=20),

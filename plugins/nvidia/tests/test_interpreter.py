@@ -13,8 +13,21 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 if importlib.util.find_spec("triton") is None:
-    pytest.skip("triton is not installed (pip install --no-deps triton==3.6.0)", allow_module_level=True)
+    pytest.skip(
+        "triton is not installed (pip install --no-deps triton==3.6.0)", allow_module_level=True
+    )
+
+import numpy as np
+import triton
+
+if triton.__version__ < "3.9" and np.lib.NumpyVersion(np.__version__) >= "2.4.0":
+    pytest.skip(
+        f"the interpreter of triton {triton.__version__} needs numpy < 2.4, found {np.__version__}",
+        allow_module_level=True,
+    )
 
 from nvidia_cases import BOUNDS, TINY
 

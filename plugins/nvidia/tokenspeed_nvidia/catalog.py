@@ -78,10 +78,13 @@ def kernels() -> tuple[Kernel, ...]:
         _triton("gather_rows@1", "rows:bind_gather_rows"),
         LazyKernel("linear@1", "cublas", "kernels.linear:bind", 100, (_gpu, _dtype)),
         _triton("rms_norm@1", "norm:bind_rms_norm", partial(_at_most, "hidden", MAX_HIDDEN)),
-        _triton("add_rms_norm@1", "norm:bind_add_rms_norm", partial(_at_most, "hidden", MAX_HIDDEN)),
+        _triton(
+            "add_rms_norm@1", "norm:bind_add_rms_norm", partial(_at_most, "hidden", MAX_HIDDEN)
+        ),
         _triton("rope@1", "rope:bind"),
         _triton("kv_write@1", "kv_write:bind"),
         _triton("silu_and_mul@1", "activation:bind"),
+        _triton("page_table_update@1", "page_table:bind"),
         LazyKernel("sample@1", "triton", "kernels.sample:bind", 100, (_gpu, _triton_arch)),
         _triton("attention_prefill@1", "attention_prefill:bind", _head_dim, _page),
         _flashinfer("attention_prefill@1", "bind_prefill", installed),

@@ -2,10 +2,14 @@
 # SPDX-FileCopyrightText: The TokenSpeed authors
 """One opened GPU: memory, streams, events and captured graphs, on top of torch.cuda."""
 
+# Parts of torch.cuda are not annotated.
+# mypy: disable-error-code="no-untyped-call"
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE, Capabilities, MemoryReport, Stream
@@ -71,7 +75,7 @@ class CudaDevice:
             features=frozenset({GRAPH_CAPTURE}),
             units=properties.multi_processor_count,
         )
-        self._pool: tuple[int, int] | None = None
+        self._pool: Any = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -83,7 +87,12 @@ class CudaDevice:
 
     def memory(self) -> MemoryReport:
         free, total = torch.cuda.mem_get_info(self._device)
-        return MemoryReport(total=total, free=free + _cached(self._device))
+        return MemoryReport(
+            total=total,
+            free=free + _cached(self._device),
+            used=torch.cuda.memory_allocated(self._device),
+            peak=torch.cuda.max_memory_allocated(self._device),
+        )
 
     def allocate(self, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
         with memory_errors(self._device, _bytes(shape, dtype)):

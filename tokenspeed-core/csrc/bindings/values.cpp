@@ -83,7 +83,8 @@ void bind_plan(nb::module_& m) {
 // A column is a read-only view that keeps the whole object alive.
 template <auto Member>
 void add_column(nb::class_<UpdateColumns>& type, const char* name) {
-  using Value = typename std::remove_cvref_t<decltype(std::declval<UpdateColumns>().*Member)>::value_type;
+  using Column = std::remove_cvref_t<decltype(std::declval<UpdateColumns>().*Member)>;
+  using Value = typename Column::value_type;
   type.def_prop_ro(name, [](nb::handle self) {
     const auto& column = nb::cast<const UpdateColumns&>(self).*Member;
     return nb::ndarray<nb::numpy, const Value, nb::ndim<1>>(column.data(), {column.size()}, self);

@@ -95,9 +95,8 @@ bool PrefixTree::holds(NodeId id, NodeId parent, const PageContent& content) con
   if (node.key != content.key || node.parent != parent || node.ns != content.ns) {
     return false;
   }
-  const auto size = static_cast<std::size_t>(page_size_);
-  return std::equal(content.tokens.begin(), content.tokens.end(),
-                    tokens_.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(id) * size));
+  const TokenId* held = &tokens_[static_cast<std::size_t>(id) * content.tokens.size()];
+  return std::equal(content.tokens.begin(), content.tokens.end(), held);
 }
 
 // The parent is compared by identity: a node's path is its content, so an equal parent and equal

@@ -62,7 +62,7 @@ class Reservation {
   TreePin pin_;
   int matched_;
   int twins_ = 0;
-  std::vector<Page> pages_;  // entry i is table index matched + i; published ones are empty or twins
+  std::vector<Page> pages_;  // of table index matched + i; published ones are empty or twins
 };
 
 }  // namespace tokenspeed

@@ -38,7 +38,7 @@ void advance_kv(Request& request, Reservation& reservation, int kv_len, Effects&
   if (fx.tree == nullptr) {
     return;
   }
-  const auto known = std::span<const TokenId>(request.tokens).first(static_cast<std::size_t>(kv_len));
+  const std::span<const TokenId> known(request.tokens.data(), static_cast<std::size_t>(kv_len));
   fx.hasher.extend(request.ns, known, request.keys);
   while ((reservation.published() + 1) * fx.page_size <= kv_len) {
     reservation.publish_next(*fx.tree,

@@ -11,7 +11,8 @@
 
 namespace tokenspeed {
 
-// What happened to requests, as flat columns: entry i has tokens [token_start[i], token_start[i+1]).
+// What happened to requests, as flat columns: entry i has the tokens
+// [token_start[i], token_start[i + 1]).
 struct UpdateColumns {
   std::vector<RequestId> request;
   std::vector<std::int32_t> token_start{0};

@@ -14,7 +14,8 @@ using namespace tokenspeed;
 
 static_assert(!std::is_copy_constructible_v<Page> && !std::is_copy_assignable_v<Page>);
 static_assert(!std::is_copy_constructible_v<Slot> && !std::is_copy_assignable_v<Slot>);
-static_assert(std::is_nothrow_move_constructible_v<Page> && std::is_nothrow_move_assignable_v<Page>);
+static_assert(std::is_nothrow_move_constructible_v<Page>);
+static_assert(std::is_nothrow_move_assignable_v<Page>);
 
 TEST_CASE("pages come out in order and go back when their holder ends") {
   PagePool pool(3);

@@ -45,6 +45,20 @@ TEST_CASE("the first that does not fit keeps those behind it out, until pages ar
   CHECK(rig.heard(3).finish == Finish::LENGTH);
 }
 
+TEST_CASE("one page per running request stays in reserve at an admission") {
+  Rig rig({.page_size = 4, .num_pages = 6});
+  rig.submit(1, counting(0, 12), 12);
+  rig.run();
+  rig.submit(2, counting(100, 12), 4);  // needs 3 of the 3 that are free
+  CHECK(rig.run().row_of(2) == nullptr);
+  rig.submit(3, counting(200, 8), 4);
+  CHECK(rig.run().row_of(3) == nullptr);  // behind 2
+  CHECK(rig.scheduler.abort(2));
+  CHECK(rig.run().row_of(3) == nullptr);  // 1 has taken another page meanwhile: 2 of 2 are free
+  CHECK(rig.scheduler.abort(1));
+  CHECK(rig.run().row_of(3) != nullptr);
+}
+
 TEST_CASE("a request that does not fit leaves when it is aborted, and the next comes in") {
   Rig rig({.page_size = 4, .num_pages = 6});
   rig.submit(1, counting(0, 12), 12);

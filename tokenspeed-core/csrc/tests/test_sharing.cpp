@@ -101,6 +101,15 @@ TEST_CASE("two equal prompts submitted together share too; others may pass the o
   CHECK(rig.heard(2).cached_tokens == 8);
 }
 
+TEST_CASE("nobody waits for a page that only looks the same") {
+  Rig rig({.num_pages = 40, .hash_bits = 1});  // every second key is equal
+  for (RequestId id = 1; id <= 4; ++id) {
+    rig.submit(id, counting(static_cast<int>(id) * 100, 4), 1);
+  }
+  CHECK(rig.run().rows.size() == 4);
+  CHECK(rig.scheduler.counters().prefix_waits == 0);
+}
+
 TEST_CASE("whoever waits for a page goes on when its provider ends") {
   Rig rig({.num_pages = 40, .max_step_tokens = 4});
   rig.submit(1, counting(0, 20), 1);

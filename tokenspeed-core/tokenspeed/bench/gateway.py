@@ -20,8 +20,11 @@ from urllib.parse import urlsplit
 from tokenspeed.bench.report import Report, Row, new_report
 from tokenspeed.bench.served import Served, served
 
-SIZES = {35: 100, 2600: 9, 7400: 5}
+SIZES = {35: 100, 2600: 20, 7400: 20}
 """Prompt length in tokens -> repetitions."""
+
+FRESH_WORDS = 8
+"""Words at the end of a prompt that differ each time, so that no cache knows the whole text."""
 
 BAR_MS = 2.0
 _ENGINE_TIME = re.compile(r"^tokenspeed_time_to_first_token_seconds_sum (\S+)$", re.MULTILINE)
@@ -31,7 +34,7 @@ def run(model: str, *, progress: Callable[[str], None]) -> Report:
     """Start a server, measure it request by request."""
     samples: dict[str, list[float]] = {}
     rows = []
-    with served(model, ["--no-prefix-cache"]) as server:
+    with served(model) as server:
         client = _Client(server)
         for length, repetitions in SIZES.items():
             progress(f"{length} tokens")
@@ -42,7 +45,7 @@ def run(model: str, *, progress: Callable[[str], None]) -> Report:
             rows.append(_row(measured[0].prompt_tokens, statistics.median(added), length))
     notes = {
         "added": "HTTP answer at max_tokens 1 less the engine's submit to first token; medians",
-        "prompts": "all different, no prefix cache: tokenizing is part of it",
+        "prompts": f"equal but for their last {FRESH_WORDS} words: the whole text is tokenized anew",
     }
     return new_report("ts bench gateway", model, rows, samples, notes)
 
@@ -130,4 +133,5 @@ _WORDS = (
 
 def _text(length: int) -> str:
     """A text of ``length`` tokens for most tokenizers: common words, one token each."""
-    return " ".join(random.choice(_WORDS) for _ in range(length))
+    same = random.Random(length).choices(_WORDS, k=length - FRESH_WORDS)
+    return " ".join(same + random.choices(_WORDS, k=FRESH_WORDS))

@@ -12,10 +12,11 @@
 namespace tokenspeed::cpu::TS_ISA {
 namespace {
 
-constexpr int kBlock = 64;        // tokens between two updates of the running maximum
-constexpr int kMaxGroup = 8;      // query heads answered at once; more are answered in turns
-constexpr int64_t kMinPart = 256; // tokens that make a part worth merging
-constexpr int64_t kSerialFloats = 65536;  // of keys and values: less is done sooner than a thread wakes
+constexpr int kBlock = 64;         // tokens between two updates of the running maximum
+constexpr int kMaxGroup = 8;       // query heads answered at once; more are answered in turns
+constexpr int64_t kMinPart = 256;  // tokens that make a part worth merging
+constexpr int64_t kSerialFloats =
+    65536;  // of keys and values: less is done sooner than a thread wakes
 constexpr float kMinusInfinity = -__builtin_inff();
 
 struct Block {
@@ -24,7 +25,8 @@ struct Block {
   int count;
 };
 
-// Unnormalised answer of one piece for one query head: head_dim sums, then the maximum and the mass.
+// Unnormalised answer of one piece for one query head: head_dim sums, then the maximum and the
+// mass.
 struct Partial {
   float* data;
   int64_t head_dim;
@@ -38,7 +40,8 @@ struct Piece {
   int64_t row, head, first, last;
 };
 
-void locate_block(const Pages& c, const PageRow& row, const Piece& piece, int64_t first, Block& block) {
+void locate_block(const Pages& c, const PageRow& row, const Piece& piece, int64_t first,
+                  Block& block) {
   block.count = static_cast<int>(clamp<int64_t>(piece.last - first, 0, kBlock));
   if (block.count == 0) return;
   locate(c, row, piece.head, first, block.count, block.keys, block.values);
@@ -46,15 +49,16 @@ void locate_block(const Pages& c, const PageRow& row, const Piece& piece, int64_
   for (int i = block.count; i < padded; ++i) block.keys[i] = block.keys[0];
 }
 
-// Into the second-level cache: it keeps many more fetches in flight than the first, which counts when
-// every page is somewhere else. Measured on Zen 4: 22 GB/s against 10.
+// Into the second-level cache: it keeps many more fetches in flight than the first, which counts
+// when every page is somewhere else. Measured on Zen 4: 22 GB/s against 10.
 TS_INLINE void prefetch_row(const float* row, int64_t head_dim) {
   for (int64_t d = 0; d < head_dim; d += 16) __builtin_prefetch(row + d, 0, 2);
 }
 
 // Products of one key with kGroup queries, not yet summed over the lanes.
 template <int kGroup>
-TS_INLINE void dot(const float* key, const float* q, int64_t head_dim, Vec (*products)[kWidth], int lane) {
+TS_INLINE void dot(const float* key, const float* q, int64_t head_dim, Vec (*products)[kWidth],
+                   int lane) {
   Vec acc[kGroup] = {};
   for (int64_t d = 0; d < head_dim; d += kWidth) {
     const Vec k = load(key + d);
@@ -131,7 +135,8 @@ void add_values(const Block& block, const Block& next, const float (*scores)[kBl
   for (; d + kVecs * kWidth <= head_dim; d += kVecs * kWidth) {
     add_columns<kGroup, kVecs>(block, next, scores, partials, d, d == 0);
   }
-  for (; d < head_dim; d += kWidth) add_columns<kGroup, 1>(block, next, scores, partials, d, d == 0);
+  for (; d < head_dim; d += kWidth)
+    add_columns<kGroup, 1>(block, next, scores, partials, d, d == 0);
 }
 
 // Answers kGroup query heads, from `head` on, over the tokens of a piece.
@@ -188,7 +193,8 @@ struct Plan {
   int64_t pieces(const AttentionArgs& a) const { return a.rows * kv_heads * parts; }
 
   Piece piece(const AttentionArgs& a, int64_t index) const {
-    const int64_t part = index % parts, head = index / parts % kv_heads, row = index / parts / kv_heads;
+    const int64_t part = index % parts, head = index / parts % kv_heads,
+                  row = index / parts / kv_heads;
     const int64_t length = length_of(a.cache, a.kv_len[row]);
     const int64_t step = ((length + parts - 1) / parts + kBlock - 1) / kBlock * kBlock;
     return {row, head, min_of(part * step, length), min_of((part + 1) * step, length)};
@@ -196,7 +202,8 @@ struct Plan {
 };
 
 // Puts the parts of one (row, query head) together.
-void merge(const AttentionArgs& a, const Plan& plan, const float* partials, int64_t row, int64_t head) {
+void merge(const AttentionArgs& a, const Plan& plan, const float* partials, int64_t row,
+           int64_t head) {
   const int64_t dim = a.cache.head_dim, size = Partial::floats(dim);
   const int64_t kv_head = head / plan.group, member = head % plan.group;
   float* out = a.out + (row * a.heads + head) * dim;

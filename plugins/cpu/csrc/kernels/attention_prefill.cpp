@@ -3,8 +3,8 @@
 // Causal attention of many queries per row over paged keys and values.
 //
 // A piece of work is a tile: up to kTileRows (query, head of the group) pairs of one row and one kv
-// head. Scores are kept transposed, [token][tile row], so that the softmax runs over vectors of rows
-// without a sum across lanes, and so that both products are plain register tiles.
+// head. Scores are kept transposed, [token][tile row], so that the softmax runs over vectors of
+// rows without a sum across lanes, and so that both products are plain register tiles.
 
 #include "../pool.h"
 #include "kernels.h"
@@ -16,17 +16,17 @@ namespace {
 constexpr int kTileRows = 48;
 constexpr int kBlock = 64;  // tokens between two updates of the running maxima
 constexpr int kRowVecs = kTileRows / kWidth;
-constexpr int kScoreVecs = 3;                                   // tile rows of a score tile, in vectors
-constexpr int kScoreTokens = kRegisters == 32 ? 8 : 4;          // tokens of a score tile
-constexpr int kValueRows = 6;                                   // tile rows of a value tile
-constexpr int kValueVecs = kRegisters == 32 ? 4 : 2;            // columns of a value tile, in vectors
+constexpr int kScoreVecs = 3;                           // tile rows of a score tile, in vectors
+constexpr int kScoreTokens = kRegisters == 32 ? 8 : 4;  // tokens of a score tile
+constexpr int kValueRows = 6;                           // tile rows of a value tile
+constexpr int kValueVecs = kRegisters == 32 ? 4 : 2;    // columns of a value tile, in vectors
 constexpr float kMinusInfinity = -__builtin_inff();
 
 struct TileOfQueries {
   int64_t row, kv_head;
-  int64_t first, count;   // queries of the row
-  int64_t length;         // tokens of the row
-  int64_t query_position; // of the first query
+  int64_t first, count;    // queries of the row
+  int64_t length;          // tokens of the row
+  int64_t query_position;  // of the first query
 };
 
 // Buffers of one thread.
@@ -77,22 +77,24 @@ int64_t queries_of(const AttentionArgs& a, int64_t row) {
 }
 
 // Row i of a tile is query i / heads, head i % heads of those answered together.
-void load_queries(const AttentionArgs& a, const TileOfQueries& tile, int64_t head, int64_t heads, Buffers& b) {
+void load_queries(const AttentionArgs& a, const TileOfQueries& tile, int64_t head, int64_t heads,
+                  Buffers& b) {
   const int64_t dim = a.cache.head_dim, token = first_token(a, tile.row) + tile.first;
   const float scale = static_cast<float>(a.scale);
   for (int64_t i = 0; i < kTileRows; ++i) {
     const bool real = i < tile.count * heads;
-    const float* q = a.q + (token + (real ? i / heads : 0)) * a.q_token + (head + i % heads) * a.q_head;
+    const float* q =
+        a.q + (token + (real ? i / heads : 0)) * a.q_token + (head + i % heads) * a.q_head;
     for (int64_t d = 0; d < dim; ++d) b.q[d * kTileRows + i] = real ? q[d] * scale : 0.0f;
   }
   for (int64_t i = 0; i < kTileRows * dim; ++i) b.sums[i] = 0.0f;
   for (int64_t i = 0; i < kTileRows; ++i) b.maximum[i] = kMinusInfinity, b.mass[i] = 0.0f;
 }
 
-// Copies a block out of its pages, so that the products know nothing of pages. Behind the last token
-// lie zeros: their weight is zero, and zero times whatever a page held could be NaN.
-void load_block(const AttentionArgs& a, const PageRow& row, int64_t head, int64_t first, int64_t count,
-                Buffers& b) {
+// Copies a block out of its pages, so that the products know nothing of pages. Behind the last
+// token lie zeros: their weight is zero, and zero times whatever a page held could be NaN.
+void load_block(const AttentionArgs& a, const PageRow& row, int64_t head, int64_t first,
+                int64_t count, Buffers& b) {
   const int64_t dim = a.cache.head_dim;
   const float *keys[kBlock], *values[kBlock];
   locate(a.cache, row, head, first, count, keys, values);
@@ -103,7 +105,8 @@ void load_block(const AttentionArgs& a, const PageRow& row, int64_t head, int64_
   for (int64_t i = count * dim; i < kBlock * dim; ++i) b.keys[i] = b.values[i] = 0.0f;
 }
 
-// scores[token][rows] = keys[token] . q[rows], for kScoreTokens tokens and kScoreVecs vectors of rows.
+// scores[token][rows] = keys[token] . q[rows], for kScoreTokens tokens and kScoreVecs vectors of
+// rows.
 TS_INLINE void score_tile(const float* keys, const float* q, int64_t dim, float* scores) {
   Vec acc[kScoreTokens][kScoreVecs] = {};
   for (int64_t d = 0; d < dim; ++d) {
@@ -128,7 +131,8 @@ void score_block(int64_t count, int64_t dim, Buffers& b) {
 }
 
 // Hides tokens behind each query, and behind the last token of the block.
-void mask_block(const TileOfQueries& tile, int64_t heads, int64_t first, int64_t count, Buffers& b) {
+void mask_block(const TileOfQueries& tile, int64_t heads, int64_t first, int64_t count,
+                Buffers& b) {
   for (int64_t t = 0; t < kBlock; ++t) {
     // Queries before this one do not see token first + t.
     const int64_t query = t < count ? first + t - tile.query_position : tile.count;
@@ -167,13 +171,15 @@ bool weigh_block(Buffers& b) {
 void shrink_sums(int64_t dim, Buffers& b) {
   for (int64_t i = 0; i < kTileRows; ++i) {
     const Vec shrink = splat(b.shrink[i]);
-    for (int64_t d = 0; d < dim; d += kWidth) store(b.sums + i * dim + d, load(b.sums + i * dim + d) * shrink);
+    for (int64_t d = 0; d < dim; d += kWidth)
+      store(b.sums + i * dim + d, load(b.sums + i * dim + d) * shrink);
   }
 }
 
 // sums[rows] += weights[tokens][rows] * values[tokens], for kValueRows rows and kVecs vectors.
 template <int kVecs>
-TS_INLINE void value_tile(const float* weights, const float* values, int64_t dim, int64_t tokens, float* sums) {
+TS_INLINE void value_tile(const float* weights, const float* values, int64_t dim, int64_t tokens,
+                          float* sums) {
   Vec acc[kValueRows][kVecs];
   for (int i = 0; i < kValueRows; ++i) {
     for (int j = 0; j < kVecs; ++j) acc[i][j] = load(sums + i * dim + j * kWidth);
@@ -197,7 +203,8 @@ void add_values(int64_t rows, int64_t count, int64_t dim, Buffers& b) {
     for (; d + kValueVecs * kWidth <= dim; d += kValueVecs * kWidth) {
       value_tile<kValueVecs>(b.scores + i, b.values + d, dim, count, b.sums + i * dim + d);
     }
-    for (; d < dim; d += kWidth) value_tile<1>(b.scores + i, b.values + d, dim, count, b.sums + i * dim + d);
+    for (; d < dim; d += kWidth)
+      value_tile<1>(b.scores + i, b.values + d, dim, count, b.sums + i * dim + d);
   }
 }
 
@@ -211,7 +218,8 @@ void store_answers(const AttentionArgs& a, const TileOfQueries& tile, int64_t he
   }
 }
 
-void attend(const AttentionArgs& a, const TileOfQueries& tile, int64_t head, int64_t heads, Buffers& b) {
+void attend(const AttentionArgs& a, const TileOfQueries& tile, int64_t head, int64_t heads,
+            Buffers& b) {
   const PageRow row(a.cache, a.row_slot[tile.row]);
   const int64_t dim = a.cache.head_dim;
   const int64_t seen = min_of(tile.length, tile.query_position + tile.count);
@@ -220,7 +228,8 @@ void attend(const AttentionArgs& a, const TileOfQueries& tile, int64_t head, int
     const int64_t count = min_of<int64_t>(kBlock, seen - first);
     load_block(a, row, tile.kv_head, first, count, b);
     score_block(count, dim, b);
-    if (count < kBlock || first + count > tile.query_position + 1) mask_block(tile, heads, first, count, b);
+    if (count < kBlock || first + count > tile.query_position + 1)
+      mask_block(tile, heads, first, count, b);
     if (weigh_block(b)) shrink_sums(dim, b);
     add_values(tile.count * heads, count, dim, b);
   }
@@ -237,8 +246,8 @@ TileOfQueries find_tile(const AttentionArgs& a, const Shape& shape, int64_t inde
   const int64_t number = tiles / shape.kv_heads - 1 - index / shape.kv_heads;
   const int64_t queries = queries_of(a, row), length = length_of(a.cache, a.kv_len[row]);
   const int64_t first = number * shape.queries;
-  return {row, index % shape.kv_heads, first, min_of(shape.queries, queries - first), length,
-          length - queries + first};
+  return {row,    index % shape.kv_heads,  first, min_of(shape.queries, queries - first),
+          length, length - queries + first};
 }
 
 }  // namespace
@@ -264,7 +273,8 @@ int attention_prefill(const AttentionArgs& a) {
   });
   // Padding behind the last row: what it holds may be written to the null page, so no NaN.
   const int64_t used = a.rows > 0 ? first_token(a, a.rows) : 0;
-  for (int64_t i = used * a.heads * shape.head_dim; i < a.tokens * a.heads * shape.head_dim; ++i) a.out[i] = 0.0f;
+  for (int64_t i = used * a.heads * shape.head_dim; i < a.tokens * a.heads * shape.head_dim; ++i)
+    a.out[i] = 0.0f;
   return kOk;
 }
 

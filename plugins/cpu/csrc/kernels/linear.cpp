@@ -37,9 +37,9 @@ constexpr int kWidePanels = 1;
 using Wide = Narrow<0>;
 #endif
 
-constexpr int64_t kRowAhead = 1024;        // floats that one row fetches ahead
-constexpr int64_t kAheadBytes = 16 * 1024; // what few rows fetch ahead
-constexpr int64_t kDepth = 1024;           // k of one run with many tiles: its panels stay in L2
+constexpr int64_t kRowAhead = 1024;         // floats that one row fetches ahead
+constexpr int64_t kAheadBytes = 16 * 1024;  // what few rows fetch ahead
+constexpr int64_t kDepth = 1024;            // k of one run with many tiles: its panels stay in L2
 
 int64_t panels_of(int64_t n) { return (n + kPanel - 1) / kPanel; }
 
@@ -91,7 +91,8 @@ Run narrow(int64_t height, int64_t tiles) {
 }
 
 // All rows times the panels [begin, end).
-void run_panels(const LinearArgs& a, const Split& split, const float* rows, int64_t begin, int64_t end) {
+void run_panels(const LinearArgs& a, const Split& split, const float* rows, int64_t begin,
+                int64_t end) {
   const int64_t tiles = split.tiles();
   const int64_t panel_size = a.k * kPanel;
   for (int64_t p = begin; p < end; p += split.panels) {
@@ -104,10 +105,15 @@ void run_panels(const LinearArgs& a, const Split& split, const float* rows, int6
         for (int64_t t = 0; t < tiles; ++t) {
           const int64_t first = t * split.height, height = split.height_of(t);
           const float* panel = a.packed + (p + sub) * panel_size + k * kPanel;
-          const Tile tile{rows + t * split.tile_size(a.k) + k * height, panel, panel_size, min_of(kDepth, a.k - k),
-                          a.out + first * a.out_stride + column, a.out_stride,
+          const Tile tile{rows + t * split.tile_size(a.k) + k * height,
+                          panel,
+                          panel_size,
+                          min_of(kDepth, a.k - k),
+                          a.out + first * a.out_stride + column,
+                          a.out_stride,
                           a.bias ? a.bias + column : nullptr,
-                          static_cast<int>(min_of(width, a.n - column)), k > 0,
+                          static_cast<int>(min_of(width, a.n - column)),
+                          k > 0,
                           reinterpret_cast<const char*>(panel) + kAheadBytes};
           (wide ? Wide::runs[height] : narrow(height, tiles))(tile);
         }
@@ -137,7 +143,8 @@ int linear(const LinearArgs& a) {
   if (a.rows == 0) return kOk;
   const Split split = split_rows(a.rows);
   if (a.rows == 1) {
-    parallel(panels_of(a.n), grain_of(a, split), [&](int64_t begin, int64_t end) { run_one_row(a, begin, end); });
+    parallel(panels_of(a.n), grain_of(a, split),
+             [&](int64_t begin, int64_t end) { run_one_row(a, begin, end); });
     return kOk;
   }
   float* rows = scratch(Scratch::kPackedRows, split.tiles() * split.tile_size(a.k));
@@ -155,7 +162,8 @@ int pack(const PackArgs& a) {
       const int64_t columns = min_of<int64_t>(kPanel, a.n - p * kPanel);
       for (int64_t k = 0; k < a.k; ++k) {
         for (int64_t c = 0; c < kPanel; ++c) {
-          out[k * kPanel + c] = c < columns ? a.weight[(p * kPanel + c) * a.weight_stride + k] : 0.0f;
+          out[k * kPanel + c] =
+              c < columns ? a.weight[(p * kPanel + c) * a.weight_stride + k] : 0.0f;
         }
       }
     }

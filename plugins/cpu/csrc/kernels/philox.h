@@ -16,11 +16,14 @@ using WideVec = uint64_t __attribute__((vector_size(kWidth * 4)));
 // Products of the lower halves of each 64-bit lane.
 TS_INLINE WideVec multiply_low(WideVec a, WideVec b) {
 #if defined(__AVX512F__)
-  return reinterpret_cast<WideVec>(_mm512_mul_epu32(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+  return reinterpret_cast<WideVec>(
+      _mm512_mul_epu32(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
 #elif defined(__AVX2__)
-  return reinterpret_cast<WideVec>(_mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+  return reinterpret_cast<WideVec>(
+      _mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
 #elif defined(__SSE2__)
-  return reinterpret_cast<WideVec>(_mm_mul_epu32(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
+  return reinterpret_cast<WideVec>(
+      _mm_mul_epu32(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
 #else
   return (a & 0xffffffff) * (b & 0xffffffff);
 #endif

@@ -10,7 +10,7 @@
 namespace tokenspeed::cpu::TS_ISA {
 namespace {
 
-constexpr int64_t kSerialFloats = 32768;  // less is done sooner than a thread wakes
+constexpr int64_t kSerialFloats = 131072;  // less is done sooner than a thread wakes
 
 int64_t rows_per_piece(int64_t floats_per_row) {
   return max_of<int64_t>(1, kSerialFloats / max_of<int64_t>(1, floats_per_row));

@@ -10,10 +10,10 @@
 namespace tokenspeed::cpu::TS_ISA {
 namespace {
 
-constexpr int64_t kBlock = 64;        // logits whose maximum is kept, to find the largest quickly
-constexpr int64_t kFirstNucleus = 64; // candidates first tried for top_p
+constexpr int64_t kBlock = 64;         // logits whose maximum is kept, to find the largest quickly
+constexpr int64_t kFirstNucleus = 64;  // candidates first tried for top_p
 constexpr int64_t kSortedAtOnce = 24;
-constexpr int64_t kNoToken = -1;      // of a row whose largest logit is not finite
+constexpr int64_t kNoToken = -1;  // of a row whose largest logit is not finite
 constexpr float kMinusInfinity = -__builtin_inff();
 
 struct Row {
@@ -26,8 +26,13 @@ struct Row {
 
 Row row_of(const SampleArgs& a, int64_t r) {
   const int64_t k = a.top_k[r];
-  return {a.logits + r * a.logits_stride, a.vocab, a.temperature[r], a.top_p[r], min_of(a.min_p[r], 1.0f),
-          k <= 0 || k > a.vocab ? a.vocab : k, static_cast<uint64_t>(a.seed[r]),
+  return {a.logits + r * a.logits_stride,
+          a.vocab,
+          a.temperature[r],
+          a.top_p[r],
+          min_of(a.min_p[r], 1.0f),
+          k <= 0 || k > a.vocab ? a.vocab : k,
+          static_cast<uint64_t>(a.seed[r]),
           static_cast<uint64_t>(a.position[r])};
 }
 
@@ -82,8 +87,8 @@ int64_t find_first(const float* x, int64_t n, float value) {
 // -ln u for u = (w + 0.5) * 2^-32, also where u is so close to 1 that it has no float of its own.
 TS_INLINE Vec exponential(UintVec w) {
   const IntVec signed_w = reinterpret_cast<IntVec>(w);
-  const IntVec upper = signed_w >> 31;             // all ones where u >= 1/2
-  const IntVec distance = signed_w ^ upper;        // to the nearer end of the range
+  const IntVec upper = signed_w >> 31;       // all ones where u >= 1/2
+  const IntVec distance = signed_w ^ upper;  // to the nearer end of the range
   const Vec y = (__builtin_convertvector(distance, Vec) + 0.5f) * 0x1p-32f;
   return upper ? -log_of_one_plus(-y) : -log(y);
 }

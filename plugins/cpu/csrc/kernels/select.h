@@ -3,8 +3,8 @@
 #pragma once
 // Candidates of a draw as one integer each, so that selecting and sorting compare integers.
 //
-// Upper half: the logit, mapped so that integers order as floats do. Lower half: the id, inverted, so
-// that of equal logits the lower id is the larger candidate.
+// Upper half: the logit, mapped so that integers order as floats do. Lower half: the id, inverted,
+// so that of equal logits the lower id is the larger candidate.
 
 #include "vec.h"
 
@@ -40,8 +40,10 @@ inline int64_t partition(Candidate* c, int64_t n) {
   const Candidate pivot = a < m ? (m < z ? m : a < z ? z : a) : (a < z ? a : m < z ? z : m);
   int64_t i = -1, j = n;
   for (;;) {
-    while (c[++i] > pivot) {}
-    while (c[--j] < pivot) {}
+    while (c[++i] > pivot) {
+    }
+    while (c[--j] < pivot) {
+    }
     if (i >= j) return j + 1;
     const Candidate swap = c[i];
     c[i] = c[j];

@@ -5,8 +5,9 @@
 namespace tokenspeed::cpu::TS_ISA {
 
 Kernels kernels() {
-  return {linear,   pack,      embedding, gather,           norm,   rope,
-          kv_write, attention_prefill,   attention_decode, silu_and_mul, sample};
+  return {linear, pack,     embedding,         gather,           norm,
+          rope,   kv_write, attention_prefill, attention_decode, silu_and_mul,
+          sample};
 }
 
 }  // namespace tokenspeed::cpu::TS_ISA

@@ -41,11 +41,17 @@ TS_INLINE void store(float* p, Vec v) { *reinterpret_cast<LooseVec*>(p) = v; }
 TS_INLINE Vec splat(float x) { return x - Vec{}; }
 
 template <class T>
-TS_INLINE T min_of(T a, T b) { return a < b ? a : b; }
+TS_INLINE T min_of(T a, T b) {
+  return a < b ? a : b;
+}
 template <class T>
-TS_INLINE T max_of(T a, T b) { return a > b ? a : b; }
+TS_INLINE T max_of(T a, T b) {
+  return a > b ? a : b;
+}
 template <class T>
-TS_INLINE T clamp(T x, T low, T high) { return x < low ? low : x > high ? high : x; }
+TS_INLINE T clamp(T x, T low, T high) {
+  return x < low ? low : x > high ? high : x;
+}
 
 TS_INLINE Vec max_of(Vec a, Vec b) { return a > b ? a : b; }
 TS_INLINE Vec min_of(Vec a, Vec b) { return a < b ? a : b; }
@@ -111,8 +117,8 @@ TS_INLINE Vec log_of_one_plus(Vec r) {
   return r > splat(-0.25f) ? r + log_polynomial(r) : log(1.0f + r);
 }
 
-// One step of a reduction tree. `a` and `b` each hold segments of `kSegment` lanes; the result holds
-// the segments of a, then of b, each folded to half its length.
+// One step of a reduction tree. `a` and `b` each hold segments of `kSegment` lanes; the result
+// holds the segments of a, then of b, each folded to half its length.
 template <int kSegment>
 TS_INLINE Vec fold(Vec a, Vec b) {
   IntVec low, high;

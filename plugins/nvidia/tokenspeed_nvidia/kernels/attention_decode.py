@@ -14,14 +14,15 @@ A unit that crosses programs leaves one partial result per program; whoever arri
 up in program order, so the sum does not depend on who that is.
 """
 
-# The dialect of @triton.jit bodies has no annotations beyond tl.constexpr.
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+# The dialect of @triton.jit bodies has no annotations beyond tl.constexpr, and triton has no stubs.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# mypy: disable-error-code="import-untyped, import-not-found"
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import torch
 import triton
@@ -32,6 +33,10 @@ LOG2_E = 1.4426950408889634
 MIN_DOT_ROWS = 16
 """Rows of the smallest matrix instruction; the query heads of a KV head fill some of them."""
 
+FEW_PAIRS = 16
+MOST_PARTS = 8
+"""Parts of a unit that are read at a time; more would take the registers of the main loop."""
+
 
 @triton.jit
 def row_blocks(length, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
@@ -40,6 +45,26 @@ def row_blocks(length, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
     if WINDOW > 0:
         first = tl.maximum(length - WINDOW, 0) // BLOCK_N
     return first, tl.maximum(tl.cdiv(length, BLOCK_N) - first, 1)
+
+
+@triton.jit
+def find_share(
+    kv_len, rows, tokens, program, KV_HEADS: tl.constexpr, WINDOW: tl.constexpr,
+    ROWS_PAD: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Blocks per program, those [position, stop) of this one, the row of the first, its begin."""
+    each = tl.arange(0, ROWS_PAD)
+    lengths = tl.load(kv_len + each, mask=each < rows, other=0)
+    lengths = tl.minimum(tl.maximum(lengths, 0), tokens)
+    _, counts = row_blocks(lengths, WINDOW, BLOCK_N)
+    counts = tl.where(each < rows, counts, 0) * KV_HEADS
+    ends = tl.cumsum(counts, 0)
+    total = tl.sum(counts, 0)
+    share = tl.cdiv(total, tl.num_programs(0))
+    position = tl.minimum(program * share, total)
+    row = tl.sum((ends <= position).to(tl.int32), 0)
+    row_begin = tl.max(tl.where(ends <= position, ends, 0), 0)
+    return share, position, tl.minimum(position + share, total), row, row_begin
 
 
 @triton.jit
@@ -78,6 +103,16 @@ def attend_blocks(
         output += tl.dot(weights.to(values.dtype), values, input_precision="ieee")
         highest = raised
     return highest, total, output
+
+
+@triton.jit
+def store_heads(
+    target, values, stride, GROUP: tl.constexpr, WIDTH: tl.constexpr, LINES: tl.constexpr
+):
+    """The first GROUP of LINES lines, one per query head, ``stride`` apart."""
+    line = tl.arange(0, LINES)[:, None]
+    at = target + line * stride + tl.arange(0, WIDTH)[None, :]
+    tl.store(at, values.to(target.dtype.element_ty), mask=line < GROUP)
 
 
 @triton.jit
@@ -126,19 +161,9 @@ def decode_units(
     """One program attends to an equal share of all KV blocks."""
     program = tl.program_id(0)
     tokens = table_width * PAGE
-    each = tl.arange(0, ROWS_PAD)
-    lengths = tl.load(kv_len + each, mask=each < rows, other=0)
-    lengths = tl.minimum(tl.maximum(lengths, 0), tokens)
-    _, counts = row_blocks(lengths, WINDOW, BLOCK_N)
-    counts = tl.where(each < rows, counts, 0) * KV_HEADS
-    ends = tl.cumsum(counts, 0)
-    total = tl.sum(counts, 0)
-    share = tl.cdiv(total, tl.num_programs(0))
-    position = tl.minimum(program * share, total)
-    stop = tl.minimum(position + share, total)
-
-    row = tl.sum((ends <= position).to(tl.int32), 0)
-    row_begin = tl.max(tl.where(ends <= position, ends, 0), 0)
+    share, position, stop, row, row_begin = find_share(
+        kv_len, rows, tokens, program, KV_HEADS, WINDOW, ROWS_PAD, BLOCK_N
+    )
     group_row = tl.arange(0, BLOCK_M)
     column = tl.arange(0, WIDTH)
     used = group_row < GROUP
@@ -163,14 +188,13 @@ def decode_units(
         output = output / tl.where(weight == 0.0, 1.0, weight)[:, None]
         first_program = unit_begin // share
         last_program = (unit_end - 1) // share
+        target = out + row.to(tl.int64) * out_stride_t + head * GROUP * out_stride_h
         if first_program == last_program:
-            start = row.to(tl.int64) * out_stride_t + query_row * out_stride_h
-            target = out + start[:, None] + column[None, :]
-            tl.store(target, output.to(out.dtype.element_ty), mask=used[:, None])
+            store_heads(target, output, out_stride_h, GROUP, WIDTH, BLOCK_M)
         else:
-            part = (2 * program + (program == first_program).to(tl.int32)) * GROUP + group_row
-            tl.store(part_log + part, highest + tl.log2(weight), mask=used)
-            tl.store(part_out + part[:, None] * WIDTH + column[None, :], output, mask=used[:, None])
+            part = 2 * program + (program == first_program).to(tl.int32)
+            tl.store(part_log + part * GROUP + group_row, highest + tl.log2(weight), mask=used)
+            store_heads(part_out + part * GROUP * WIDTH, output, WIDTH, GROUP, WIDTH, BLOCK_M)
             tl.debug_barrier()  # all threads' parts before the arrival that publishes them
             counter = arrivals + row * KV_HEADS + head
             arrived = tl.atomic_add(counter, 1, sem="acq_rel")
@@ -178,10 +202,7 @@ def decode_units(
                 whole = add_parts(
                     part_out, part_log, first_program, last_program, GROUP, WIDTH, HEADS, PARTS
                 )
-                lane = tl.arange(0, HEADS)
-                lane_at = row.to(tl.int64) * out_stride_t + (head * GROUP + lane) * out_stride_h
-                final = out + lane_at[:, None] + column[None, :]
-                tl.store(final, whole.to(out.dtype.element_ty), mask=(lane < GROUP)[:, None])
+                store_heads(target, whole, out_stride_h, GROUP, WIDTH, HEADS)
                 tl.store(counter, 0)  # ready for the next launch
         position = until
         ended = until == row_begin + count * KV_HEADS
@@ -199,10 +220,17 @@ class Tile:
     programs: int
 
 
-def choose_tile(head_dim: int, itemsize: int) -> Tile:
-    """Blocks in flight of about 32 KiB of keys and values, two programs a multiprocessor."""
+def choose_tile(head_dim: int, itemsize: int, pairs: int) -> Tile:
+    """Blocks of about 32 KiB of keys and values, two or three in flight, as measured on an H200.
+
+    Few (row, KV head) pairs get larger blocks: what they wait for is adding up parts.
+    """
     block_n = max(16, min(64, 16384 // (head_dim * itemsize)))
-    return Tile(block_n=block_n, warps=4, stages=5 if itemsize == 2 else 3, programs=2)
+    if itemsize > 2:
+        return Tile(block_n=block_n, warps=4, stages=3, programs=2)
+    if pairs <= FEW_PAIRS:
+        return Tile(block_n=2 * block_n, warps=4, stages=3, programs=2)
+    return Tile(block_n=block_n, warps=4, stages=5, programs=2)
 
 
 @dataclass(frozen=True)
@@ -214,7 +242,7 @@ class Scratch:
     arrivals: torch.Tensor
 
 
-@lru_cache(maxsize=None)
+@cache
 def scratch(device: torch.device, programs: int, group: int, width: int, units: int) -> Scratch:
     """Scratch that all layers share: launches of one stream follow each other.
 
@@ -231,6 +259,11 @@ def scratch(device: torch.device, programs: int, group: int, width: int, units: 
         log=torch.empty((parts,), dtype=torch.float32, device=device),
         arrivals=torch.zeros((units,), dtype=torch.int32, device=device),
     )
+
+
+def parts_at_once(programs: int, pairs: int, elements: int) -> int:
+    """More where units are cut into more parts; all are held in registers."""
+    return max(1, min(MOST_PARTS if programs > pairs else MOST_PARTS // 2, 4096 // elements))
 
 
 def attention_decode(
@@ -252,14 +285,15 @@ def attention_decode(
     if not rows:
         return out
     kv_heads, page = k_cache.shape[1], k_cache.shape[2]
-    tile = tile or choose_tile(width, q.element_size())
     group = heads // kv_heads
     heads_pad = triton.next_power_of_2(group)
     rows_pad = triton.next_power_of_2(rows)
+    pairs = rows_pad * kv_heads
+    tile = tile or choose_tile(width, q.element_size(), pairs)
     table_width = page_table.shape[1]
     blocks = rows * kv_heads * triton.cdiv(table_width * page, tile.block_n)
     programs = min(units * tile.programs, blocks)
-    parts = scratch(q.device, units * tile.programs, group, width, rows_pad * kv_heads)
+    parts = scratch(q.device, units * tile.programs, group, width, pairs)
     decode_units[(programs,)](
         out, q, k_cache, v_cache, page_table, row_slot, kv_len,
         parts.out, parts.log, parts.arrivals,
@@ -269,7 +303,8 @@ def attention_decode(
         v_cache.stride(0), v_cache.stride(1), v_cache.stride(2),
         KV_HEADS=kv_heads, GROUP=group, WIDTH=width, PAGE=page, WINDOW=window or 0,
         ROWS_PAD=rows_pad, BLOCK_M=max(MIN_DOT_ROWS, heads_pad),
-        BLOCK_N=tile.block_n, HEADS=heads_pad, PARTS=max(1, min(16, 8192 // (heads_pad * width))),
+        BLOCK_N=tile.block_n, HEADS=heads_pad,
+        PARTS=parts_at_once(units * tile.programs, pairs, heads_pad * width),
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out

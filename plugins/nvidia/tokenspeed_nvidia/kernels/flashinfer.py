@@ -7,39 +7,29 @@ runs. ``plan`` takes them once per step; every layer of a cache group then runs 
 A call without a plan makes one from the device tensors: right, but it waits for the device, so it
 neither overlaps nor can be captured.
 
-Compiled kernels are kept in ``/tokenspeed/flashinfer/<torch>`` (XDG_CACHE_HOME is
-~/.cache unless set), or where FLASHINFER_WORKSPACE_BASE says, in a folder per FlashInfer version and
-GPU architecture, and are reused by the next process.
+Compiled kernels are kept in ``$XDG_CACHE_HOME/tokenspeed/flashinfer/<torch>`` (XDG_CACHE_HOME is
+~/.cache unless set), or where FLASHINFER_WORKSPACE_BASE says, in a folder per FlashInfer version
+and GPU architecture, and are reused by the next process.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
+from importlib import import_module
+from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
-from tokenspeed_sdk.contracts.kernel import CallSite
+from tokenspeed_sdk.contracts.kernel import CallSite, HostStep
 
 WORKSPACE_BYTES = 256 << 20
-
-
-@dataclass(frozen=True)
-class HostStep:
-    """What a plan is made from: lengths on the host, and where the pages stand on the device.
-
-    Attributes:
-        query_start: [R + 1] int32 on the host.
-        kv_len: [R] int32 on the host.
-        page_table, row_slot: the device tensors of the calls that follow.
-    """
-
-    query_start: torch.Tensor
-    kv_len: torch.Tensor
-    page_table: torch.Tensor
-    row_slot: torch.Tensor
+STEPS_IN_FLIGHT = 3
+"""A wrapper stages its plan in pinned memory, which must stay until the copy to the device ran:
+as many take turns as steps can be queued."""
 
 
 @dataclass(frozen=True)
@@ -91,28 +81,33 @@ class Geometry:
         return cls(heads, kv_heads, head_dim, page_size, left, site.dtype, site.device.arch)
 
 
+@dataclass(frozen=True)
+class PrefillPlan:
+    """A planned FlashInfer wrapper, and how many tokens its rows have."""
+
+    wrapper: Any
+    tokens: int
+
+
 class FlashInferPrefill:
     """A bound attention_prefill@1."""
 
     def __init__(self, geometry: Geometry) -> None:
         self.plan_key = ("attention_prefill@1:flashinfer", geometry)
         self._geometry = geometry
-        self._library = load_flashinfer()
+        load_flashinfer()
 
-    def plan(self, step: HostStep, scale: float) -> Any:
-        """A wrapper that is ready to run the step. Costs 0.1 to 0.4 ms of host time."""
+    def plan(self, step: HostStep, scale: float) -> PrefillPlan:
+        """What all layers of a step run with. Costs 0.1 to 0.4 ms of host time."""
         g = self._geometry
-        backend = "fa3" if g.arch == "sm_90" else "fa2"
-        wrapper = self._library.BatchPrefillWithPagedKVCacheWrapper(
-            workspace(step.page_table.device), "HND", backend=backend
-        )
+        wrapper = next_wrapper(_prefill_wrapper, g, step.page_table)
         pages = flatten_pages(step, g.page_size)
         wrapper.plan(
             step.query_start, pages.start, pages.index, pages.last_len,
             g.heads, g.kv_heads, g.head_dim, g.page_size, causal=True, sm_scale=scale,
             window_left=g.window_left, q_data_type=g.dtype, kv_data_type=g.dtype,
         )  # fmt: skip
-        return wrapper
+        return PrefillPlan(wrapper, int(step.query_start[-1]))
 
     def __call__(
         self,
@@ -125,13 +120,14 @@ class FlashInferPrefill:
         kv_len: torch.Tensor,
         scale: float,
         *,
-        plan: Any = None,
+        plan: PrefillPlan | None = None,
     ) -> torch.Tensor:
         if plan is None:
             step = HostStep(query_start.cpu(), kv_len.cpu(), page_table, row_slot)
             plan = self.plan(step, scale)
         out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
-        plan.run(q, (k_cache, v_cache), out=out)
+        used = plan.tokens  # the tokens behind the last row stay zero
+        plan.wrapper.run(q[:used], (k_cache, v_cache), out=out[:used])
         return out
 
 
@@ -141,14 +137,12 @@ class FlashInferDecode:
     def __init__(self, geometry: Geometry) -> None:
         self.plan_key = ("attention_decode@1:flashinfer", geometry)
         self._geometry = geometry
-        self._library = load_flashinfer()
+        load_flashinfer()
 
     def plan(self, step: HostStep, scale: float) -> Any:
         """A wrapper that is ready to run the step. Costs 0.1 to 0.4 ms of host time."""
         g = self._geometry
-        wrapper = self._library.BatchDecodeWithPagedKVCacheWrapper(
-            workspace(step.page_table.device), "HND", use_tensor_cores=True
-        )
+        wrapper = next_wrapper(_decode_wrapper, g, step.page_table)
         pages = flatten_pages(step, g.page_size)
         wrapper.plan(
             pages.start, pages.index, pages.last_len,
@@ -177,6 +171,30 @@ class FlashInferDecode:
         return out
 
 
+def _prefill_wrapper(geometry: Geometry, device: torch.device) -> Any:
+    backend = "fa3" if geometry.arch == "sm_90" else "fa2"
+    made = load_flashinfer().BatchPrefillWithPagedKVCacheWrapper
+    return made(workspace(device), "HND", backend=backend)
+
+
+def _decode_wrapper(geometry: Geometry, device: torch.device) -> Any:
+    made = load_flashinfer().BatchDecodeWithPagedKVCacheWrapper
+    return made(workspace(device), "HND", use_tensor_cores=True)
+
+
+Maker: TypeAlias = Callable[[Geometry, torch.device], Any]
+
+
+def next_wrapper(make: Maker, geometry: Geometry, page_table: torch.Tensor) -> Any:
+    """The wrapper whose turn it is, of those for one geometry and one cache group's page table."""
+    return next(_turns(make, geometry, page_table.device, page_table.data_ptr()))
+
+
+@cache
+def _turns(make: Maker, geometry: Geometry, device: torch.device, page_table: int) -> Iterator[Any]:
+    return cycle([make(geometry, device) for _ in range(STEPS_IN_FLIGHT)])
+
+
 def bind_prefill(site: CallSite) -> FlashInferPrefill:
     return FlashInferPrefill(Geometry.of(site))
 
@@ -188,9 +206,7 @@ def bind_decode(site: CallSite) -> FlashInferDecode:
 def load_flashinfer() -> Any:
     """Import FlashInfer (seconds), its cache folder set first: it is read at import."""
     os.environ.setdefault("FLASHINFER_WORKSPACE_BASE", str(cache_folder()))
-    import flashinfer
-
-    return flashinfer
+    return import_module("flashinfer")
 
 
 def cache_folder() -> Path:
@@ -199,7 +215,7 @@ def cache_folder() -> Path:
     return base / "tokenspeed" / "flashinfer" / f"torch-{torch.__version__}"
 
 
-@lru_cache(maxsize=None)
+@cache
 def workspace(device: torch.device) -> torch.Tensor:
     """Scratch that all plans of a device share: their launches follow each other on one stream."""
     return torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)

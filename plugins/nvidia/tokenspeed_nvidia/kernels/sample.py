@@ -4,18 +4,19 @@
 
     chunk_maxima     [E, chunks]  largest logit of each chunk, and where
     chunk_masses     [E, chunks]  rows with top-k or top-p: how much lies near the largest logit
-    keep_candidates  [E, chunks]  the ids near enough to matter, in order
+    keep_candidates  [E, chunks]  the logits near enough to matter, in order of their ids
     find_limits      [E]          the smallest logit that the filters keep
     race_chunks      [E, chunks]  the exponential race among what they keep
     pick_winners     [E]
 
 Filters are thresholds on logits: bisection over the bits of a float finds the exact one without
 sorting. It runs on candidates only: the logits within a distance of the largest that is wide enough
-for the row's filters. All sums run in a fixed order.
+for the row's filters, copied end to end. All sums run in a fixed order.
 """
 
-# The dialect of @triton.jit bodies has no annotations beyond tl.constexpr.
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+# The dialect of @triton.jit bodies has no annotations beyond tl.constexpr, and triton has no stubs.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# mypy: disable-error-code="import-untyped, import-not-found"
 
 from __future__ import annotations
 
@@ -27,9 +28,9 @@ import triton.language as tl
 from tokenspeed_sdk.contracts.kernel import CallSite
 
 CHUNK = 4096
-BLOCK = 2048
+BLOCK = 8192
 MASSES = tl.constexpr(8)
-"""Numbers that chunk_masses leaves per chunk: counts and masses at three distances, and all mass."""
+"""Numbers that chunk_masses leaves of a chunk: four counts, then four masses."""
 
 NEAR, MIDDLE, FAR = tl.constexpr(5.0), tl.constexpr(10.0), tl.constexpr(20.0)
 """Distances below the largest logit, in units of temperature."""
@@ -50,7 +51,7 @@ def order_key(value):
 def load_row(logits, column, vocab):
     """Logits with -inf beyond the row, and whether any is a NaN."""
     value = tl.load(logits + column, mask=column < vocab, other=float("-inf")).to(tl.float32)
-    broken = value != value
+    broken = value != value  # noqa: PLR0124 (a NaN is not itself)
     return tl.where(broken, float("-inf"), value), tl.max(broken.to(tl.int32), 0)
 
 
@@ -69,9 +70,7 @@ def row_maximum(chunk_value, chunk_id, row, chunks, CHUNKS: tl.constexpr):
 
 
 @triton.jit
-def chunk_maxima(
-    logits, chunk_value, chunk_id, vocab, chunks, row_stride, CHUNK: tl.constexpr
-):
+def chunk_maxima(logits, chunk_value, chunk_id, vocab, chunks, row_stride, CHUNK: tl.constexpr):
     """Largest logit of one chunk of one row and its lowest id; -1 for a chunk with a NaN."""
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1)
@@ -118,9 +117,9 @@ def chunk_masses(
 
 
 @triton.jit
-def row_candidates(masses, row, chunk, chunks, top_k, top_p, CHUNKS: tl.constexpr):
-    """Distance within which all lies that the filters may keep; how many candidates lie there, how
-    many in earlier chunks; and the mass of the whole row.
+def row_candidates(masses, row, chunks, top_k, top_p, CHUNKS: tl.constexpr):
+    """Distance within which all lies that the filters may keep, how many candidates each chunk has
+    there, and the mass of the whole row.
 
     The margin on mass covers the rounding of sums.
     """
@@ -150,16 +149,24 @@ def row_candidates(masses, row, chunk, chunks, top_k, top_p, CHUNKS: tl.constexp
     number = tl.where(far_enough, far, finite)
     number = tl.where(middle_enough, middle, number)
     number = tl.where(near_enough, near, number)
-    before = tl.sum(tl.where(each < chunk, number, 0.0), 0)
-    return cut, tl.sum(number, 0).to(tl.int32), before.to(tl.int32), mass
+    return cut, number.to(tl.int32), mass
+
+
+@triton.jit
+def chunk_candidates(logits, chunk, largest, temperature, cut, vocab, CHUNK: tl.constexpr):
+    """Ids and logits of one chunk, which are candidates, and how many are up to each."""
+    column = chunk * CHUNK + tl.arange(0, CHUNK)
+    value, _ = load_row(logits, column, vocab)
+    keep = ((value - largest) / temperature) > -cut
+    return column, value, keep, tl.cumsum(keep.to(tl.int32), 0)
 
 
 @triton.jit
 def keep_candidates(
-    logits, ids, masses, chunk_value, chunk_id, temperatures, top_ks, top_ps,
+    logits, candidates, masses, chunk_value, chunk_id, temperatures, top_ks, top_ps,
     vocab, chunks, row_stride, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Put the ids of one chunk's candidates behind those of the chunks before it."""
+    """Put one chunk's candidates behind those of the chunks before it."""
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1)
     temperature = tl.load(temperatures + row)
@@ -167,131 +174,140 @@ def keep_candidates(
     largest, winner = row_maximum(chunk_value, chunk_id, row, chunks, CHUNKS)
     filtered, top_k = filters(temperature, tl.load(top_ks + row), top_p, vocab, winner)
     if filtered:
-        cut, _, before, _ = row_candidates(masses, row, chunk, chunks, top_k, top_p, CHUNKS)
-        column = chunk * CHUNK + tl.arange(0, CHUNK)
-        value, _ = load_row(logits + row * row_stride, column, vocab)
-        keep = ((value - largest) / temperature) > -cut
-        place = before + tl.cumsum(keep.to(tl.int32), 0) - 1
-        tl.store(ids + row * vocab + place, column, mask=keep)
+        cut, numbers, _ = row_candidates(masses, row, chunks, top_k, top_p, CHUNKS)
+        before = tl.sum(tl.where(tl.arange(0, CHUNKS) < chunk, numbers, 0), 0)
+        _, value, keep, upto = chunk_candidates(
+            logits + row * row_stride, chunk, largest, temperature, cut, vocab, CHUNK
+        )
+        tl.store(candidates + row * vocab + before + upto - 1, value, mask=keep)
 
 
 @triton.jit
-def load_candidates(logits, ids, start, count, BLOCK: tl.constexpr):
-    """BLOCK candidates: logit, key, id, and which are there."""
-    at = start + tl.arange(0, BLOCK)
-    inside = at < count
-    token = tl.load(ids + at, mask=inside, other=0)
-    value = tl.load(logits + token, mask=inside, other=float("-inf"))
-    return value, order_key(value), token, inside
+def candidate_id(
+    logits, numbers, index, largest, temperature, cut, vocab,
+    CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+):  # fmt: skip
+    """Id of a row's candidate by its index: found again in the chunk that it came from."""
+    ends = tl.cumsum(numbers, 0)
+    chunk = tl.minimum(tl.sum((ends <= index).to(tl.int32), 0), CHUNKS - 1)
+    before = tl.sum(tl.where(tl.arange(0, CHUNKS) < chunk, numbers, 0), 0)
+    column, _, keep, upto = chunk_candidates(logits, chunk, largest, temperature, cut, vocab, CHUNK)
+    return tl.max(tl.where(keep & (before + upto - 1 == index), column, 0), 0)
 
 
 @triton.jit
-def count_above(logits, ids, count, limit, BLOCK: tl.constexpr):
+def load_candidates(candidates, start, count, BLOCK: tl.constexpr):
+    """BLOCK candidates: logit, key, index, and which are there."""
+    index = start + tl.arange(0, BLOCK)
+    inside = index < count
+    value = tl.load(candidates + index, mask=inside, other=float("-inf"))
+    return value, order_key(value), index, inside
+
+
+@triton.jit
+def count_above(candidates, count, limit, BLOCK: tl.constexpr):
     """Number of candidates whose key is greater than the limit."""
     number = tl.zeros([BLOCK], tl.int32)
     for start in range(0, count, BLOCK):
-        _, key, _, inside = load_candidates(logits, ids, start, count, BLOCK)
+        _, key, _, inside = load_candidates(candidates, start, count, BLOCK)
         number += (inside & (key > limit)).to(tl.int32)
     return tl.sum(number, 0)
 
 
 @triton.jit
-def mass_above(
-    logits, ids, count, limit, k_key, k_id, largest, temperature, BLOCK: tl.constexpr
-):
+def mass_above(candidates, count, limit, k_key, k_index, largest, temperature, BLOCK: tl.constexpr):
     """Mass of the candidates that top-k keeps and whose key is greater than the limit."""
     mass = tl.zeros([BLOCK], tl.float32)
     for start in range(0, count, BLOCK):
-        value, key, token, inside = load_candidates(logits, ids, start, count, BLOCK)
-        stays = inside & ((key > k_key) | ((key == k_key) & (token <= k_id))) & (key > limit)
+        value, key, index, inside = load_candidates(candidates, start, count, BLOCK)
+        stays = inside & ((key > k_key) | ((key == k_key) & (index <= k_index))) & (key > limit)
         mass += tl.where(stays, tl.exp((value - largest) / temperature), 0.0)
     return tl.sum(mass, 0)
 
 
 @triton.jit
-def nth_id(logits, ids, count, wanted_key, rank, BLOCK: tl.constexpr):
-    """Id of the rank-th candidate with the key, counted from 1; the last one if there are fewer."""
+def nth_index(candidates, count, wanted_key, rank, BLOCK: tl.constexpr):
+    """Index of the rank-th candidate with the key, counted from 1; the last if there are fewer."""
     found, before = 0, 0
     for start in range(0, count, BLOCK):
-        _, key, token, inside = load_candidates(logits, ids, start, count, BLOCK)
+        _, key, index, inside = load_candidates(candidates, start, count, BLOCK)
         equal = inside & (key == wanted_key)
         place = before + tl.cumsum(equal.to(tl.int32), 0)
-        found = tl.maximum(found, tl.max(tl.where(equal & (place <= rank), token, 0), 0))
+        found = tl.maximum(found, tl.max(tl.where(equal & (place <= rank), index, 0), 0))
         before += tl.sum(equal.to(tl.int32), 0)
     return found
 
 
 @triton.jit
-def top_k_limit(logits, ids, count, top_k, low, high, BLOCK: tl.constexpr):
-    """Key and id of the last token that top-k keeps."""
+def top_k_limit(candidates, count, top_k, low, high, BLOCK: tl.constexpr):
+    """Key and index of the last candidate that top-k keeps."""
     while low < high:
         middle = low + ((high - low) >> 1)
-        enough = count_above(logits, ids, count, middle, BLOCK) >= top_k
+        enough = count_above(candidates, count, middle, BLOCK) >= top_k
         low = tl.where(enough, middle + 1, low)
         high = tl.where(enough, high, middle)
     key = low.to(tl.int32)
-    rank = top_k - count_above(logits, ids, count, key, BLOCK)
-    return key, nth_id(logits, ids, count, key, rank, BLOCK)
+    rank = top_k - count_above(candidates, count, key, BLOCK)
+    return key, nth_index(candidates, count, key, rank, BLOCK)
 
 
 @triton.jit
 def top_p_limit(
-    logits, ids, count, wanted, k_key, k_id, largest, temperature, low, high, BLOCK: tl.constexpr
+    candidates, count, wanted, k_key, k_index, largest, temperature, low, high, BLOCK: tl.constexpr
 ):
-    """Key and id of the last token that top-p keeps of what top-k keeps."""
+    """Key and index of the last candidate that top-p keeps of what top-k keeps."""
     while low < high:
         middle = low + ((high - low) >> 1)
-        enough = mass_above(
-            logits, ids, count, middle, k_key, k_id, largest, temperature, BLOCK
-        ) >= wanted  # fmt: skip
-        low = tl.where(enough, middle + 1, low)
-        high = tl.where(enough, high, middle)
+        above = mass_above(candidates, count, middle, k_key, k_index, largest, temperature, BLOCK)
+        low = tl.where(above >= wanted, middle + 1, low)
+        high = tl.where(above >= wanted, high, middle)
     key = low.to(tl.int32)
-    above = mass_above(logits, ids, count, key, k_key, k_id, largest, temperature, BLOCK)
+    above = mass_above(candidates, count, key, k_key, k_index, largest, temperature, BLOCK)
     bits = tl.where(key < 0, key ^ 0x7FFFFFFF, key)
     each = tl.exp((bits.to(tl.float32, bitcast=True) - largest) / temperature)
     rank = tl.ceil(tl.minimum((wanted - above) / tl.maximum(each, 1e-38), 1e9)).to(tl.int32)
-    last = nth_id(logits, ids, count, key, tl.maximum(rank, 1), BLOCK)
-    return key, tl.where(key == k_key, tl.minimum(last, k_id), last)
+    last = nth_index(candidates, count, key, tl.maximum(rank, 1), BLOCK)
+    return key, tl.where(key == k_key, tl.minimum(last, k_index), last)
 
 
 @triton.jit
 def find_limits(
-    logits, limits, ids, masses, chunk_value, chunk_id, temperatures, top_ks, top_ps,
-    vocab, chunks, row_stride, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
+    logits, limits, candidates, masses, chunk_value, chunk_id, temperatures, top_ks, top_ps,
+    vocab, chunks, row_stride, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """(key, id) of the last token that top-k and then top-p keep, for one row.
 
     The key is the smallest one above which less than the wanted number (top-k) or mass (top-p)
-    lies.
+    lies. Candidates stand in the order of their ids, so among equal keys the index decides.
     """
     row = tl.program_id(0).to(tl.int64)
     temperature = tl.load(temperatures + row)
     top_p = tl.load(top_ps + row)
     largest, winner = row_maximum(chunk_value, chunk_id, row, chunks, CHUNKS)
     filtered, top_k = filters(temperature, tl.load(top_ks + row), top_p, vocab, winner)
-    key_limit = tl.full([], LOWEST_KEY, tl.int32)
-    id_limit = tl.full([], NO_ID, tl.int32)
+    key = tl.full([], LOWEST_KEY, tl.int32)
+    last = tl.full([], NO_ID, tl.int32)
     if filtered:
-        logits += row * row_stride
-        ids += row * vocab
-        cut, count, _, mass = row_candidates(masses, row, 0, chunks, top_k, top_p, CHUNKS)
+        cut, numbers, mass = row_candidates(masses, row, chunks, top_k, top_p, CHUNKS)
+        candidates += row * vocab
+        count = tl.sum(numbers, 0)
         low = order_key(largest - 1.01 * cut * temperature).to(tl.int64) - 1
         high = order_key(largest).to(tl.int64)
         if top_k > 0:
-            key_limit, id_limit = top_k_limit(logits, ids, count, top_k, low, high, BLOCK)
-            low = tl.maximum(low, key_limit.to(tl.int64))
-            mass = mass_above(
-                logits, ids, count, LOWEST_KEY, key_limit, id_limit, largest, temperature, BLOCK
-            )
+            key, last = top_k_limit(candidates, count, top_k, low, high, BLOCK)
+            low = tl.maximum(low, key.to(tl.int64))
+            mass = mass_above(candidates, count, LOWEST_KEY, key, last, largest, temperature, BLOCK)
         if top_p < 1.0:
             wanted = tl.maximum(top_p * mass, 1e-30)
-            key_limit, id_limit = top_p_limit(
-                logits, ids, count, wanted, key_limit, id_limit, largest, temperature, low, high,
-                BLOCK,
-            )  # fmt: skip
-    tl.store(limits + 2 * row, key_limit)
-    tl.store(limits + 2 * row + 1, id_limit)
+            key, last = top_p_limit(
+                candidates, count, wanted, key, last, largest, temperature, low, high, BLOCK
+            )
+        last = candidate_id(
+            logits + row * row_stride, numbers, last, largest, temperature, cut, vocab,
+            CHUNK, CHUNKS,
+        )  # fmt: skip
+    tl.store(limits + 2 * row, key)
+    tl.store(limits + 2 * row + 1, last)
 
 
 @triton.jit
@@ -389,19 +405,23 @@ def sample(
     places = torch.empty((2, rows, chunks), dtype=torch.int32, device=device)
     masses = torch.empty((rows, chunks, int(MASSES)), dtype=torch.float32, device=device)
     limits = torch.empty((rows, 2), dtype=torch.int32, device=device)
-    ids = torch.empty((rows, vocab), dtype=torch.int32, device=device)
+    candidates = torch.empty((rows, vocab), dtype=torch.float32, device=device)
     best, race = (values[0], places[0]), (values[1], places[1])
     sizes = (vocab, chunks, logits.stride(0))
     grid = (rows, chunks)
     chunk_maxima[grid](logits, *best, *sizes, CHUNK=CHUNK, num_warps=8)
     rules = (temperature, top_k, top_p)
-    chunk_masses[grid](logits, masses, *best, *rules, *sizes, CHUNK=CHUNK, CHUNKS=width, num_warps=8)
+    chunk_masses[grid](
+        logits, masses, *best, *rules, *sizes, CHUNK=CHUNK, CHUNKS=width, num_warps=8
+    )
     keep_candidates[grid](
-        logits, ids, masses, *best, *rules, *sizes, CHUNK=CHUNK, CHUNKS=width, num_warps=8
-    )
+        logits, candidates, masses, *best, *rules, *sizes,
+        CHUNK=CHUNK, CHUNKS=width, num_warps=8,
+    )  # fmt: skip
     find_limits[(rows,)](
-        logits, limits, ids, masses, *best, *rules, *sizes, CHUNKS=width, BLOCK=BLOCK, num_warps=8
-    )
+        logits, limits, candidates, masses, *best, *rules, *sizes,
+        CHUNK=CHUNK, CHUNKS=width, BLOCK=BLOCK, num_warps=16,
+    )  # fmt: skip
     race_chunks[grid](
         logits, limits, *best, *race, temperature, min_p, seed, position, *sizes,
         CHUNK=CHUNK, CHUNKS=width, num_warps=16,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Which kernel serves a site on which GPU, and why the others do not. Needs no GPU, torch or triton."""
+"""Which kernel serves a site on which GPU, and why the others do not. Needs no torch or triton."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import tomllib
 from importlib.resources import files
 
 import pytest
-from tokenspeed_nvidia import catalog
 from tokenspeed_sdk.contracts.kernel import CallSite, Trait
 from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE, Capabilities
 from tokenspeed_sdk.contracts.probe import Accept, Decline
+
+from tokenspeed_nvidia import catalog
 
 HALF = ("bfloat16", "float16", "float32")
 H100 = Capabilities("cuda", "sm_90", HALF, frozenset({GRAPH_CAPTURE}), 132)

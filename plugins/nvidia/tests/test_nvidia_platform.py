@@ -7,10 +7,11 @@ from __future__ import annotations
 import ctypes
 
 import pytest
+from tokenspeed_sdk.contracts.probe import Accept, Decline
+
 from tokenspeed_nvidia import nvml, platform
 from tokenspeed_nvidia.nvml import Gpu, NvmlError
 from tokenspeed_nvidia.platform import NvidiaPlatform
-from tokenspeed_sdk.contracts.probe import Accept, Decline
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, *gpus: Gpu) -> None:

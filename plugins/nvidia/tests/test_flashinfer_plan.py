@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""How steps are planned for FlashInfer: pages laid end to end, wrappers in turn. FlashInfer itself
+is replaced; its numbers are checked on a GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from tokenspeed_sdk.contracts.kernel import CallSite, HostStep, PlannedKernel
+from tokenspeed_sdk.contracts.platform import Capabilities
+
+from tokenspeed_nvidia.kernels import flashinfer
+
+TRAITS = {"heads": 4, "kv_heads": 2, "head_dim": 64, "page_size": 16, "window": None}
+BINDERS = {
+    "attention_prefill@1": flashinfer.bind_prefill,
+    "attention_decode@1": flashinfer.bind_decode,
+}
+
+
+class Wrapper:
+    """Keeps what it is planned with; answers the queries."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.options = options
+
+    def plan(self, *args: Any, **options: Any) -> None:
+        self.planned = args
+
+    def run(self, q: Any, cache: Any, out: Any) -> None:
+        out.copy_(q)
+
+
+@pytest.fixture(autouse=True)
+def replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = SimpleNamespace(
+        BatchPrefillWithPagedKVCacheWrapper=Wrapper, BatchDecodeWithPagedKVCacheWrapper=Wrapper
+    )
+    monkeypatch.setattr(flashinfer, "load_flashinfer", lambda: library)
+    monkeypatch.setattr(flashinfer, "WORKSPACE_BYTES", 16)
+
+
+def bind(op: str) -> Any:
+    device = Capabilities("cuda", "sm_90", (), frozenset(), 132)
+    return BINDERS[op](CallSite(op, "test", "bfloat16", device, TRAITS))
+
+
+def step() -> HostStep:
+    """Rows of 33, 0 and 16 tokens in slots 2, 0 and 1; slot s holds the pages 8 s, 8 s + 1, ..."""
+    return HostStep(
+        query_start=torch.tensor([0, 3, 3, 4], dtype=torch.int32),
+        kv_len=torch.tensor([33, 0, 16], dtype=torch.int32),
+        page_table=torch.arange(40, dtype=torch.int32).view(5, 8),
+        row_slot=torch.tensor([2, 0, 1], dtype=torch.int32),
+    )
+
+
+def test_pages_of_all_rows_stand_end_to_end() -> None:
+    pages = flashinfer.flatten_pages(step(), 16)
+    assert pages.start.tolist() == [0, 3, 3, 4]
+    assert pages.index.tolist() == [16, 17, 18, 8]
+    assert pages.last_len.tolist() == [1, 0, 16]
+
+
+@pytest.mark.parametrize("op", BINDERS)
+def test_plans_of_steps_in_flight_do_not_share_memory(op: str) -> None:
+    kernel, planned = bind(op), step()
+    assert isinstance(kernel, PlannedKernel)
+    plans = [kernel.plan(planned, 0.1) for _ in range(flashinfer.STEPS_IN_FLIGHT + 1)]
+    wrappers = [getattr(plan, "wrapper", plan) for plan in plans]
+    assert len({id(wrapper) for wrapper in wrappers}) == flashinfer.STEPS_IN_FLIGHT
+    assert wrappers[0] is wrappers[-1]
+
+
+def test_sites_of_equal_geometry_share_plans() -> None:
+    assert bind("attention_decode@1").plan_key == bind("attention_decode@1").plan_key
+    assert bind("attention_decode@1").plan_key != bind("attention_prefill@1").plan_key
+
+
+def test_padding_behind_the_last_row_stays_zero() -> None:
+    kernel, planned = bind("attention_prefill@1"), step()
+    q = torch.ones(6, 4, 64)
+    cache = torch.zeros(2, 2, 16, 64)
+    tail = (planned.page_table, planned.row_slot, planned.query_start, planned.kv_len)
+    out = kernel(q, cache, cache, *tail, 0.1, plan=kernel.plan(planned, 0.1))
+    assert bool((out[:4] == 1).all())
+    assert not out[4:].any()
+
+
+def test_cache_folder_follows_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    found = flashinfer.cache_folder()
+    assert str(found) == f"/somewhere/tokenspeed/flashinfer/torch-{torch.__version__}"
