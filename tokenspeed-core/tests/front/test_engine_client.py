@@ -28,14 +28,15 @@ def test_finish_is_the_schedulers() -> None:
     assert {f.name: f.value for f in real.Finish} == {f.name: f.value for f in Finish}
 
 
-async def test_one_message_a_tick(address: str, engine: FakeEngine) -> None:
+async def test_one_message_a_tick_while_the_engine_works(address: str, engine: FakeEngine) -> None:
+    """The first request of an idle engine is on its way at once; the others share a message."""
     engine.frozen = True
     async with EngineClient(address) as client:
         await client.wait_ready()
         streams = [client.open(REQUEST) for _ in range(3)]
         streams[0].abort(1)
         await eventually(lambda: engine.running == 5)
-        assert len(engine.messages) == 1
+        assert [len(message.submits) for message in engine.messages] == [2, 4]
         assert [s.request for s in engine.submits] == [1, 2, 3, 4, 5, 6]
         assert engine.aborts == [2]
 

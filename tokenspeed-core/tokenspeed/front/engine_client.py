@@ -12,7 +12,6 @@ import time
 import msgspec
 import numpy as np
 import zmq
-import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
 from tokenspeed.front.errors import EngineGone, FailedInEngine, RejectedByScheduler
@@ -34,6 +33,7 @@ log = logging.getLogger(__name__)
 
 STALL_S = 60.0
 """An engine that has work and says nothing for so long does not serve."""
+_CLOSED = "its process closed the connection; its last log lines say why"
 _LAST_WORDS_S = 0.1
 """Messages that the engine sent before it died are read for so long."""
 
@@ -69,21 +69,24 @@ class EngineClient:
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
 
     async def __aenter__(self) -> EngineClient:
-        self._context = zmq.asyncio.Context()
+        self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PAIR)
         self._socket.setsockopt(zmq.SNDHWM, 0)  # an abort is never lost; the queue is bounded above
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.LINGER, 500)
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._socket.bind(self._address)
-        self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._watch())]
+        loop = asyncio.get_running_loop()
+        for socket, read in ((self._socket, self._receive), (self._monitor, self._receive_event)):
+            loop.add_reader(socket.fileno(), read)
+            loop.call_soon(read)  # the descriptor tells changes since the last look: look once
         return self
 
     async def __aexit__(self, *exception: object) -> None:
         self._flush()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket.fileno())
+        loop.remove_reader(self._monitor.fileno())
         self.fail("the front is shutting down")
         self._socket.disable_monitor()
         self._monitor.close()
@@ -116,13 +119,17 @@ class EngineClient:
     def open(self, request: GenerationRequest, deadline_ms: int = 0) -> Stream:
         """Submit all sequences of a request, with those of the same loop tick in one message."""
         self._raise_if_gone()
-        if not self._sequences:
+        engine_is_idle = not self._sequences
+        if engine_is_idle:
             self._quiet_since = time.monotonic()
         ids = [next(self._numbers) for _ in range(request.n)]
         stream = Stream(self, ids)
         self._sequences.update((id_, (stream, i)) for i, id_ in enumerate(ids))
         self._outgoing.submits.extend(request.submits(ids, deadline_ms))
-        self._plan_flush()
+        if engine_is_idle:
+            self._flush()  # it waits for this; others of the same tick follow in the next message
+        else:
+            self._plan_flush()
         return stream
 
     def abort(self, sequence: int) -> None:
@@ -175,20 +182,32 @@ class EngineClient:
         self._flush_planned = False
         message, self._outgoing = self._outgoing, EngineInput()
         if self.gone is None and message != EngineInput():
-            self._socket.send(self._encoder.encode(message))
+            try:
+                self._socket.send(self._encoder.encode(message), zmq.NOBLOCK)
+            except zmq.Again:  # the queue has no limit, so there is nobody at its other end
+                asyncio.get_running_loop().call_soon(self.fail, _CLOSED)
+                return
+            # Sending is a look at the socket too, and may have taken the change that is told.
+            asyncio.get_running_loop().call_soon(self._receive)
 
-    async def _receive(self) -> None:
+    def _receive(self) -> None:
+        """Dispatch all messages that have come; called whenever there may be some."""
+        while self.gone is None:
+            try:
+                self._dispatch(self._decoder.decode(self._socket.recv(zmq.NOBLOCK)))
+            except zmq.Again:
+                return
+            except (msgspec.DecodeError, ValueError) as error:
+                log.exception("cannot read the engine's message")
+                self.fail(f"its message cannot be read ({error})")
+
+    def _receive_event(self) -> None:
+        """The only event that is watched: the engine closed the connection."""
         try:
-            while True:
-                self._dispatch(self._decoder.decode(await self._socket.recv()))
-        except (msgspec.DecodeError, ValueError) as error:
-            log.exception("cannot read the engine's message")
-            self.fail(f"its message cannot be read ({error})")
-
-    async def _watch(self) -> None:
-        await recv_monitor_message(self._monitor)
-        await asyncio.sleep(_LAST_WORDS_S)
-        self.fail("its process closed the connection; its last log lines say why")
+            recv_monitor_message(self._monitor, zmq.NOBLOCK)
+        except zmq.Again:
+            return
+        asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.fail, _CLOSED)
 
     def _dispatch(self, message: FromEngine) -> None:
         self._quiet_since = time.monotonic()
