@@ -197,7 +197,7 @@ def tokenizer_config(meta: Metadata) -> dict[str, Any]:
     tokens: list[str] = meta["tokenizer.ggml.tokens"]
 
     def named(role: str) -> str:
-        return tokens[meta[f"tokenizer.ggml.{role}_token_id"]]
+        return str(tokens[meta[f"tokenizer.ggml.{role}_token_id"]])
 
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",

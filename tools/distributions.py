@@ -38,13 +38,18 @@ class Distribution:
             return [self.path / "README.md", self.path / "pyproject.toml"]
         return sorted(source_files(self.path))
 
-    def source_hash(self) -> str:
-        """Digest of names and contents of all sources."""
-        digest = hashlib.sha256()
-        for path in self.sources():
-            content = hashlib.sha256(path.read_bytes()).hexdigest()
-            digest.update(f"{path.relative_to(ROOT)} {content}\n".encode())
-        return digest.hexdigest()
+    def file_hashes(self) -> dict[str, str]:
+        """Digest of every source's content, by path relative to the repository's root."""
+        return {
+            str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in self.sources()
+        }
+
+
+def combined(hashes: dict[str, str]) -> str:
+    """One digest of names and contents."""
+    lines = "".join(f"{name} {content}\n" for name, content in hashes.items())
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def source_files(folder: Path) -> Iterator[Path]:

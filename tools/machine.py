@@ -45,9 +45,9 @@ def gxx_version() -> int:
 def problems(root: Path, *, needs_disk: bool) -> list[str]:
     """What is in the way, each with the one thing to do; empty when all is well."""
     if sys.version_info < MIN_PYTHON:
-        found = ".".join(map(str, sys.version_info[:3]))
+        version = ".".join(map(str, sys.version_info[:3]))
         return [
-            f"Python {found} is too old, 3.11 or newer is needed: name one with PYTHON=python3.11"
+            f"Python {version} is too old, 3.11 or newer is needed: name one with PYTHON=python3.11"
         ]
     found = []
     packages = missing_packages()

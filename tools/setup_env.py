@@ -15,8 +15,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from distributions import DISTRIBUTIONS, ROOT, Distribution
+from distributions import DISTRIBUTIONS, ROOT, Distribution, combined
 from machine import problems
 
 TOOLS = ROOT / "tools"
@@ -90,29 +91,33 @@ def pip_environment() -> dict[str, str]:
     return {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
-def build(environment: Environment, distribution: Distribution, source_hash: str) -> Path:
+def build(environment: Environment, distribution: Distribution, hashes: dict[str, str]) -> Path:
     """The wheel of these sources, built into dist/ unless it lies there already."""
     folder = DIST / environment.tag()
     record = folder / f"{distribution.name}.json"
-    if record.exists():
-        built = json.loads(record.read_text())
-        if built["source_hash"] == source_hash and (folder / built["wheel"]).exists():
-            return folder / str(built["wheel"])
+    built: dict[str, Any] = json.loads(record.read_text()) if record.exists() else {}
+    if built.get("hashes") == hashes and (folder / built["wheel"]).exists():
+        return folder / str(built["wheel"])
     print(f"Building {distribution.name}", flush=True)
+    before = built.get("hashes", {})
+    for name, content in hashes.items():  # the build goes by times; those of a copy may be old
+        if before.get(name) != content:
+            os.utime(ROOT / name)
     stem = distribution.name.replace("-", "_")
     for old in folder.glob(f"{stem}-*.whl"):
         old.unlink()
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--check-build-dependencies")
     environment.pip("wheel", *options, "--wheel-dir", folder, distribution.path)
     (wheel,) = folder.glob(f"{stem}-*.whl")
-    record.write_text(json.dumps({"source_hash": source_hash, "wheel": wheel.name}))
+    record.write_text(json.dumps({"wheel": wheel.name, "hashes": hashes}, indent=1))
     return wheel
 
 
 def install_wheels(environment: Environment, chosen: Sequence[Distribution]) -> None:
     """Build and install those of our distributions whose sources changed."""
-    hashes = {d.name: d.source_hash() for d in chosen}
-    changed = [d for d in chosen if not environment.is_current(d.name, hashes[d.name])]
+    hashes = {d.name: d.file_hashes() for d in chosen}
+    stamps = {name: combined(files) for name, files in hashes.items()}
+    changed = [d for d in chosen if not environment.is_current(d.name, stamps[d.name])]
     if not changed:
         return
     wheels = {d.name: build(environment, d, hashes[d.name]) for d in chosen}
@@ -121,13 +126,14 @@ def install_wheels(environment: Environment, chosen: Sequence[Distribution]) -> 
     environment.pip("install", "--quiet", "--no-deps", "--force-reinstall", *ours)
     environment.pip("install", "--quiet", *wheels.values())  # what they need
     for distribution in changed:
-        environment.stamp(distribution.name, hashes[distribution.name])
+        environment.stamp(distribution.name, stamps[distribution.name])
 
 
 def install_editable(environment: Environment) -> None:
     """All of our distributions as editable installs; the meta-package has nothing to edit."""
     editable = [d for d in DISTRIBUTIONS if d.package]
     arguments = [item for d in editable for item in ("--editable", str(d.path))]
+    print("Installing our distributions as editables; again after a change to C++", flush=True)
     environment.pip("install", "--quiet", "--no-build-isolation", *arguments)
     for distribution in editable:
         environment.stamp(distribution.name, EDITABLE)

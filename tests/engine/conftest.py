@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 from tokenspeed_cpu.platform import CpuPlatform
 from tokenspeed_sdk.contracts.platform import Device
 from tokenspeed_sdk.testing.devices import DelayingDevice, ReplayingDevice
+
+sys.path.insert(0, str(Path(__file__).parent))  # harness and churn are modules of their own
 
 
 @pytest.fixture(scope="session")

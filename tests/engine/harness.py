@@ -8,7 +8,9 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +20,10 @@ from tokenspeed.engine.buffers import Limits
 from tokenspeed.engine.device_step import DeviceStep
 from tokenspeed.engine.executor import Executor
 from tokenspeed.engine.loop import EngineLoop
-from tokenspeed.messages import EngineInput, EngineOutput, Sampling, Submit
+from tokenspeed.engine.verify import PageTableVerifier
+from tokenspeed.messages import EngineInput, EngineOutput, FromEngine, Sampling, Submit
 from tokenspeed_models.llama import LlamaForCausalLM
+from tokenspeed_sdk.contracts.kernel import KernelResolver
 from tokenspeed_sdk.contracts.platform import Device
 from tokenspeed_sdk.modeling import BuildContext, load_weights
 from tokenspeed_sdk.ops import ReferenceResolver
@@ -60,8 +64,10 @@ class ScriptedMailbox:
             return [message]
         return [EngineInput(stop=True)] if timeout_ms is None else []
 
-    def send(self, output: EngineOutput) -> None:
-        """Take the output apart as the front would."""
+    def send(self, output: FromEngine) -> None:
+        """Take an output apart as the front would; what else the engine says is left out."""
+        if not isinstance(output, EngineOutput):
+            return
         self.outputs.append(output)
         starts = np.frombuffer(output.token_start, np.int32)
         tokens = np.frombuffer(output.tokens, np.int32)
@@ -88,7 +94,8 @@ class Engine:
     ) -> ScriptedMailbox:
         """Run the loop until the script has nothing more and the engine is idle."""
         mailbox = ScriptedMailbox(script)
-        EngineLoop(self.scheduler, self.executor, mailbox).run()
+        verifier = PageTableVerifier(self.scheduler)
+        EngineLoop(self.scheduler, self.executor, mailbox, verifier).run()
         return mailbox
 
 
@@ -102,15 +109,21 @@ def engine(
     max_seqs: int = 8,
     max_step_tokens: int = 64,
     prefix_cache: bool = True,
+    graphs: bool = True,
+    kernels: KernelResolver | None = None,
+    dtype: str = "float32",
 ) -> Iterator[Engine]:
-    """A tiny engine on references; float64 would hide nothing, float32 is what serves."""
+    """A tiny engine that verifies its page tables in every step.
+
+    Without ``kernels`` it runs on references; float64 would hide nothing, float32 is what serves.
+    """
     raw = json.loads((folder / "config.json").read_text())
     config = LlamaForCausalLM.read_config(raw)
     context = BuildContext(
-        kernels=ReferenceResolver(),
+        kernels=kernels or ReferenceResolver(),
         device=device.capabilities,
         torch_device=device.torch_device,
-        dtype="float32",
+        dtype=dtype,
         max_model_len=CONTEXT,
         page_size=page_size,
     )
@@ -118,12 +131,12 @@ def engine(
     load_weights(model.weight_map(), folder)
     model.prepare()
     groups = LlamaForCausalLM.cache_groups(config)
-    slab = Slab(device, groups, page_size, pages, "float32")
+    slab = Slab(device, groups, page_size, pages, dtype)
     max_model_len = min(CONTEXT, pages * page_size)
     limits = Limits(max_seqs, max_step_tokens, len(groups), max_model_len, page_size)
     caches = [slab.layers(group) for group in groups]
     step = DeviceStep(model, device, context, caches, limits, config.vocab)
-    executor = Executor(step, device, limits)
+    executor = Executor(step, device, limits, graphs=graphs, page_tables=True)
     scheduler = Scheduler(
         Config(
             groups=[CacheGroupConfig("full", page_size)],
@@ -157,12 +170,17 @@ def all_at_once(
     return lambda step, _: EngineInput(submits=list(submits)) if step == 0 else None
 
 
+@cache
+def _oracle(folder: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
 @torch.inference_mode()
 def greedy(folder: Path, prompt: Sequence[int], count: int) -> list[int]:
     """The oracle: Transformers, one request alone, without a cache of ours."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = _oracle(folder)
     ids = torch.tensor([list(prompt)])
     for _ in range(count):
         ids = torch.cat((ids, model(ids).logits[:, -1:].argmax(-1)), 1)

@@ -84,6 +84,9 @@ def test_one_request_from_submit_to_its_end():
     assert arrays["row_query_start"][:2].tolist() == [0, 3]
     assert arrays["token_ids"][:3].tolist() == [5, 6, 7]
     assert arrays["positions"][:3].tolist() == [0, 1, 2]
+    table = scheduler.page_table(2**64 - 1)
+    assert table.dtype == np.int32
+    assert table.tolist() == arrays["delta_page"][0, :1].tolist()
     commit(scheduler, plan, arrays, 8)
     plan = scheduler.plan(2, buffers)
     assert arrays["row_flags"][0] == RowFlag.EMITS | RowFlag.DECODE
@@ -98,6 +101,8 @@ def test_one_request_from_submit_to_its_end():
     assert updates.stop_token.tolist() == [-1, 9]
     assert updates.cached_tokens.tolist() == [0, 0]
     assert not scheduler.has_work()
+    assert scheduler.page_table(2**64 - 1).shape == (0,)
+    assert table.tolist() == arrays["delta_page"][0, :1].tolist()  # a copy: it does not change
     ledger = scheduler.ledger()
     assert (ledger.total, ledger.active, ledger.cached, ledger.in_transfer) == (32, 0, 1, 0)
     assert ledger.balanced

@@ -22,6 +22,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_step_tokens: query tokens in one step, the prefill chunk.
         prefill_share: share of max_step_tokens that prefill may take while others decode.
         graphs: whether decode steps are captured and replayed, where the device can.
+        verify_page_tables: whether every step's page tables on the device are compared with the
+            scheduler's; slow, for tests.
         threads: CPU threads of the engine; None leaves one core to the other processes.
         platform: name of the platform; None resolves it.
         pins: op -> kernel name that must be used.
@@ -38,6 +40,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_step_tokens: int = 512
     prefill_share: float = 0.75
     graphs: bool = True
+    verify_page_tables: bool = False
     threads: int | None = None
     platform: str | None = None
     pins: dict[str, str] = {}

@@ -44,7 +44,11 @@ class EngineInput(msgspec.Struct, array_like=True, tag="input"):
 
 
 class Load(msgspec.Struct, frozen=True, array_like=True):
-    """How busy the engine is, with every EngineOutput."""
+    """How busy the engine is, with every EngineOutput.
+
+    Attributes:
+        host_us: microseconds that the loop worked so far, its waits for the device left out.
+    """
 
     running: int = 0
     waiting: int = 0
@@ -57,6 +61,7 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    host_us: int = 0
 
 
 class Rejected(msgspec.Struct, frozen=True, array_like=True):

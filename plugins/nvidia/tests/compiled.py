@@ -123,19 +123,26 @@ def record(run: Callable[[str], None], arch: str) -> list[Launch]:
 
 
 def source_of(kernel: JITFunction, args: tuple[Any, ...], constants: dict[str, Any]) -> ASTSource:
-    """What the launcher would specialise: pointers and multiples of 16 divisible, 1 constant."""
+    """What the launcher would specialise: pointers and multiples of 16 divisible, 1 constant.
+
+    But for what the kernel says is never specialised.
+    """
     signature: dict[str, str] = {}
     constexprs = {name: value for name, value in constants.items() if name not in NOT_CONSTANTS}
     divisible: dict[tuple[int, ...], list[list[Any]]] = {}
-    for index, (name, value) in enumerate(zip(kernel.arg_names, args, strict=False)):
+    for index, (param, value) in enumerate(zip(kernel.params, args, strict=False)):
+        name = param.name
+        free = param.do_not_specialize or param.do_not_specialize_on_alignment
         if isinstance(value, torch.Tensor):
             signature[name] = POINTERS[value.dtype]
         elif isinstance(value, float):
             signature[name] = "fp32"
-        elif value == 1:
+        elif value == 1 and not free:
             constexprs[name] = 1
         else:
             signature[name] = "i32" if abs(value) < 2**31 else "i64"
+        if free:
+            continue
         if isinstance(value, torch.Tensor) or (isinstance(value, int) and value % 16 == 0):
             divisible[(index,)] = [["tt.divisibility", 16]]
     signature |= dict.fromkeys(constexprs, "constexpr")

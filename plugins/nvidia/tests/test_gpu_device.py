@@ -69,6 +69,17 @@ def test_too_much_is_a_memory_error_with_both_numbers(device: CudaDevice) -> Non
         device.allocate((needed,), "uint8")
 
 
+def test_too_much_inside_a_step_says_how_much(device: CudaDevice) -> None:
+    stream = device.stream()
+
+    def work() -> None:
+        torch.empty(1 << 40, device=device.torch_device)
+
+    with pytest.raises(MemoryError, match=r"needed [\d.]+ GiB, available \d+ bytes$"):
+        stream.run(work)
+    stream.close()
+
+
 def test_host_buffers_are_pinned_and_zero(device: CudaDevice) -> None:
     buffer = device.host_buffer((5, 7), "int32")
     assert buffer.is_pinned()
@@ -133,6 +144,21 @@ def test_a_graph_replays_on_its_memory(device: CudaDevice) -> None:
     stream.run(lambda: [graph.replay() for graph in (*graphs, graphs[0])] and None)
     stream.record().wait()
     assert bool((total == 12).all())
+    stream.close()
+
+
+def test_graphs_can_be_captured_after_all_others_are_gone(device: CudaDevice) -> None:
+    """Start-up captures one to measure, drops it, and captures those that serve."""
+    stream = device.stream()
+    value = device.allocate((1000,), "float32")
+    for _ in range(3):
+        graph = device.capture(lambda: value.add_(torch.ones_like(value)), stream)
+        value.zero_()
+        torch.cuda.synchronize()
+        stream.run(graph.replay)
+        stream.record().wait()
+        assert bool((value == 1).all())
+        del graph
     stream.close()
 
 

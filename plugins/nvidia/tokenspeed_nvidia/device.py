@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -75,7 +76,7 @@ class CudaDevice:
             features=frozenset({GRAPH_CAPTURE}),
             units=properties.multi_processor_count,
         )
-        self._pool: Any = None
+        self._pool: Any = None  # keeps the graphs' memory when the last of them is gone
 
     @property
     def capabilities(self) -> Capabilities:
@@ -116,12 +117,12 @@ class CudaDevice:
         stream.run(work)
         stream.raw.synchronize()
         if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
+            self._pool = torch.cuda.MemPool()
         graph = torch.cuda.CUDAGraph()
         with (
             memory_errors(self._device),
             torch.cuda.graph(
-                graph, pool=self._pool, stream=stream.raw, capture_error_mode="thread_local"
+                graph, pool=self._pool.id, stream=stream.raw, capture_error_mode="thread_local"
             ),
         ):
             work()
@@ -135,10 +136,16 @@ def memory_errors(device: torch.device, needed: int | None = None) -> Iterator[N
         yield
     except torch.OutOfMemoryError as error:
         free = torch.cuda.mem_get_info(device)[0] + _cached(device)
-        wanted = f"{needed} bytes" if needed is not None else "more"
+        wanted = f"{needed} bytes" if needed is not None else _asked(error)
         raise MemoryError(
-            f"{device} is out of memory: needed {wanted}, available {free} bytes ({error})"
+            f"{device} is out of memory: needed {wanted}, available {free} bytes"
         ) from error
+
+
+def _asked(error: torch.OutOfMemoryError) -> str:
+    """What torch says that it tried to allocate."""
+    found = re.search(r"Tried to allocate ([\d.]+ \w+)", str(error))
+    return found[1] if found else "more"
 
 
 def _cached(device: torch.device) -> int:

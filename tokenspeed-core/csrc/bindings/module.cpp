@@ -37,6 +37,15 @@ void commit(Scheduler& scheduler, std::int64_t step, nb::handle num_tokens, nb::
   scheduler.commit(step, {counts.span(), ids.span(), failures.span()});
 }
 
+using PageTable = nb::ndarray<nb::numpy, PageId, nb::ndim<1>>;
+
+PageTable page_table(const Scheduler& scheduler, RequestId request) {
+  using Table = std::vector<PageId>;
+  auto* table = new Table(scheduler.page_table(request));
+  const nb::capsule owner(table, [](void* p) noexcept { delete static_cast<Table*>(p); });
+  return {table->data(), {table->size()}, owner};
+}
+
 std::vector<Strings> take_rejected_events(Scheduler& scheduler) {
   std::vector<Strings> rows;
   for (const RejectedEvent& event : scheduler.take_rejected_events()) {
@@ -72,6 +81,7 @@ void bind_scheduler(nb::module_& m) {
            nb::arg("now_ms"), nb::arg("buffers"))
       .def("commit", &commit, nb::arg("step"), nb::arg("num_tokens"), nb::arg("tokens"),
            nb::arg("failed"))
+      .def("page_table", &page_table, nb::arg("request"))
       .def("take_updates", &Scheduler::take_updates)
       .def("take_rejected_events", &take_rejected_events)
       .def("has_work", &Scheduler::has_work)

@@ -31,4 +31,21 @@ bool Reservation::fold_twins(PrefixTree& tree) noexcept {
   return freed;
 }
 
+// A twin stands before the tree's page: it is what the device was told.
+std::vector<PageId> Reservation::page_table(const PrefixTree* tree) const {
+  std::vector<PageId> table(static_cast<std::size_t>(size()));
+  NodeId node = pin_.tip();
+  for (int index = size() - 1; index >= 0; --index) {
+    PageId& entry = table[static_cast<std::size_t>(index)];
+    if (index < published()) {
+      entry = tree->page_of(node);
+      node = tree->parent_of(node);
+    }
+    if (index >= matched_ && own(index)) {
+      entry = own(index).id();
+    }
+  }
+  return table;
+}
+
 }  // namespace tokenspeed

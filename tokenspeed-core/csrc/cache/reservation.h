@@ -44,6 +44,9 @@ class Reservation {
   // page. A request that runs alone thereby holds no page twice. True if a page came free.
   bool fold_twins(PrefixTree& tree) noexcept;
 
+  // The request's page table as the device has it, for verification. O(context).
+  std::vector<PageId> page_table(const PrefixTree* tree) const;
+
   // For the ledger: the ids of the pages owned here (not the pinned ones).
   template <class F>
   void for_each_page(F&& visit) const {

@@ -243,6 +243,14 @@ bool Scheduler::reset_prefix_cache() {
   return true;
 }
 
+std::vector<PageId> Scheduler::page_table(RequestId id) const {
+  const Request* request = roster_.find(id);
+  const Reservation* reservation =
+      request == nullptr ? nullptr : fsm::reservation_of(std::as_const(request->state));
+  return reservation == nullptr ? std::vector<PageId>{}
+                                : reservation->page_table(resources_.tree());
+}
+
 Gauges Scheduler::gauges() const noexcept {
   Gauges gauges;
   gauges.running = static_cast<int>(roster_.running().size());

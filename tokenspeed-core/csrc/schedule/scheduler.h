@@ -82,6 +82,8 @@ class Scheduler {
   bool reset_prefix_cache();
   Ledger ledger() const { return take_ledger(resources_, roster_); }
   Gauges gauges() const noexcept;
+  // What the device's page table of a request must hold; empty when it owns no pages.
+  std::vector<PageId> page_table(RequestId id) const;
   const Counters& counters() const noexcept { return counters_; }
   const Config& config() const noexcept { return config_; }
 

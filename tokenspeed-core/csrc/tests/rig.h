@@ -115,6 +115,7 @@ class Rig {
       step.deltas.push_back({delta_slot_[d], delta_epoch_[d], delta_index_[d], delta_page_[d]});
     }
     check();
+    check_page_tables(step);
     return step;
   }
 
@@ -159,6 +160,22 @@ class Rig {
     REQUIRE(scheduler.counters().rejected_events == 0);
   }
 
+  // The deltas of all steps so far, applied one after the other, are what the scheduler means.
+  void check_page_tables(const Step& step) {
+    for (const Delta& delta : step.deltas) {
+      device_tables_[delta.slot][delta.index] = delta.page;
+    }
+    for (const Row& row : step.rows) {
+      const std::vector<PageId> table = scheduler.page_table(row.request);
+      REQUIRE(static_cast<int>(table.size()) >=
+              ceil_div(row.kv_len, scheduler.config().page_size()));
+      for (std::size_t i = 0; i < table.size(); ++i) {
+        REQUIRE(table[i] != kNullPage);
+        REQUIRE(device_tables_[row.slot][static_cast<int>(i)] == table[i]);
+      }
+    }
+  }
+
   PlanView view() {
     return {request_, slot_,     epoch_,      flags_,       start_,       kv_len_,
             token_,   position_, delta_slot_, delta_epoch_, delta_index_, delta_page_};
@@ -195,6 +212,7 @@ class Rig {
   }
 
   std::map<RequestId, Heard> heard_;
+  std::map<SlotId, std::map<int, PageId>> device_tables_;
   std::vector<RequestId> request_;
   std::vector<SlotId> slot_;
   std::vector<Epoch> epoch_;

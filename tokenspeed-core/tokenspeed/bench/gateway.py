@@ -14,14 +14,16 @@ import random
 import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from tokenspeed.bench.report import Report, Row, new_report
 from tokenspeed.bench.served import Served, served
 
-SIZES = {35: 100, 2600: 20, 7400: 20}
-"""Prompt length in tokens -> repetitions."""
+SIZES = (35, 2600, 7400)
+"""Prompt lengths in tokens."""
+
+REPETITIONS = 50
 
 FRESH_WORDS = 8
 """Words at the end of a prompt that differ each time, so that no cache knows the whole text."""
@@ -30,22 +32,22 @@ BAR_MS = 2.0
 _ENGINE_TIME = re.compile(r"^tokenspeed_time_to_first_token_seconds_sum (\S+)$", re.MULTILINE)
 
 
-def run(model: str, *, progress: Callable[[str], None]) -> Report:
-    """Start a server, measure it request by request."""
+def run(model: str, *, sizes: Sequence[int], progress: Callable[[str], None]) -> Report:
+    """Start a server, measure it request by request with prompts of ``sizes`` tokens."""
     samples: dict[str, list[float]] = {}
     rows = []
     with served(model) as server:
         client = _Client(server)
-        for length, repetitions in SIZES.items():
+        for length in sizes:
             progress(f"{length} tokens")
-            measured = [client.ask(length) for _ in range(repetitions + 1)][1:]  # warm-up dropped
+            measured = [client.ask(length) for _ in range(REPETITIONS + 1)][1:]  # warm-up dropped
             added = [m.total_ms - m.engine_ms for m in measured]
             samples[f"added ms, {length} tokens"] = added
             samples[f"engine ms, {length} tokens"] = [m.engine_ms for m in measured]
             rows.append(_row(measured[0].prompt_tokens, statistics.median(added), length))
     notes = {
         "added": "HTTP answer at max_tokens 1 less the engine's submit to first token; medians",
-        "prompts": f"equal but for their last {FRESH_WORDS} words: the whole text is tokenized anew",
+        "prompts": f"equal but for their last {FRESH_WORDS} words: tokenized anew each time",
     }
     return new_report("ts bench gateway", model, rows, samples, notes)
 

@@ -19,8 +19,10 @@ from rich.table import Table
 _PACKAGES = (
     "tokenspeed-core",
     "tokenspeed-cpu",
+    "tokenspeed-nvidia",
     "tokenspeed-models",
     "torch",
+    "triton",
     "transformers",
     "smg",
 )
@@ -51,10 +53,16 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Where it ran."""
+    """Where it ran.
+
+    Attributes:
+        load: of the last minute when the run ended, in busy threads; a benchmark alone stays below
+            the number of cores.
+    """
 
     cpu: str
     cores: int
+    load: float
     kernel: str
     python: str
 
@@ -107,6 +115,7 @@ def this_machine() -> Machine:
     return Machine(
         cpu=names[0] if names else platform.machine(),
         cores=len(os.sched_getaffinity(0)),
+        load=round(os.getloadavg()[0], 2),
         kernel=platform.release(),
         python=platform.python_version(),
     )

@@ -7,11 +7,11 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokenspeed.cli.options import model_folder
+from tokenspeed.cli.options import engine_config, engine_options, model_folder
 
 if TYPE_CHECKING:
     from tokenspeed.bench.report import Report
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _save = click.option(
     "--save", type=click.Path(dir_okay=False, path_type=Path), help="Write the report as JSON."
 )
+_COUNT = click.IntRange(min=1)
 _check = click.option("--check", is_flag=True, help="Exit with 1 when a wanted ratio is missed.")
 
 
@@ -45,13 +46,55 @@ def cpu(folder: str, threads: int, repetitions: int, save: Path | None, check: b
 
 @bench.command()
 @click.argument("folder", callback=model_folder)
+@click.option(
+    "--tokens",
+    type=click.IntRange(min=9),
+    multiple=True,
+    help="Length of the prompt; repeatable. By default 35, 2600 and 7400.",
+)
 @_save
 @_check
-def gateway(folder: str, save: Path | None, check: bool) -> None:
+def gateway(folder: str, tokens: tuple[int, ...], save: Path | None, check: bool) -> None:
     """What gateway and front add to the engine's own time. Wants an idle machine."""
-    from tokenspeed.bench.gateway import run
+    from tokenspeed.bench.gateway import SIZES, run
 
-    _finish(run(folder, progress=_say), save, check)
+    _finish(run(folder, sizes=tokens or SIZES, progress=_say), save, check)
+
+
+@bench.command()
+@click.argument("folder", callback=model_folder)
+@click.option("--batch", "batches", type=_COUNT, multiple=True, default=(1, 32, 128))
+@click.option("--prompt-tokens", type=_COUNT, default=1024, show_default=True)
+@click.option("--steps", type=_COUNT, default=256, show_default=True)
+@click.option("--repetitions", type=_COUNT, default=3, show_default=True)
+@engine_options
+@_save
+@_check
+def decode(
+    folder: str,
+    batches: tuple[int, ...],
+    prompt_tokens: int,
+    steps: int,
+    repetitions: int,
+    save: Path | None,
+    check: bool,
+    **options: Any,
+) -> None:
+    """Decode steps beside the linear layers alone, on the device that the engine takes."""
+    from tokenspeed.bench.decode import run
+
+    config = engine_config(folder, options)
+    if max(batches) > config.max_num_seqs:
+        raise click.UsageError(f"--batch {max(batches)} needs --max-num-seqs {max(batches)}")
+    report = run(
+        config,
+        batches=batches,
+        prompt_tokens=prompt_tokens,
+        steps=steps,
+        repetitions=repetitions,
+        progress=_say,
+    )
+    _finish(report, save, check)
 
 
 def _say(text: str) -> None:

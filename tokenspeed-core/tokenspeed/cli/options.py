@@ -138,6 +138,11 @@ _OPTIONS = (
         help="Capture decode steps, where the device can.",
     ),
     click.option(
+        "--verify-page-tables",
+        is_flag=True,
+        help="Compare the device's page tables with the scheduler's in every step; slow.",
+    ),
+    click.option(
         "--threads", type=_COUNT, help="CPU threads of the engine; by default all cores but one."
     ),
     click.option("--platform", metavar="NAME", help="Device type; see 'ts plugins list'."),

@@ -139,7 +139,10 @@ SCHEDULER_WRITES = (
 class StepBuffers:
     """One slot of the ring: host arrays for one step, and where its results land."""
 
-    def __init__(self, device: Device, layout: StepLayout, limits: Limits) -> None:
+    def __init__(
+        self, device: Device, layout: StepLayout, limits: Limits, *, page_tables: bool = False
+    ) -> None:
+        """``page_tables``: whether the step brings the resident tables back, to be verified."""
         self.packed = device.host_buffer((layout.bytes,), "uint8")
         arrays = layout.carve(self.packed)
         self.arrays = arrays
@@ -150,6 +153,9 @@ class StepBuffers:
             self.host[name] = self.host[name].view(unsigned)
         self.scheduler = PlanBuffers(**{name: self.host[name] for name in SCHEDULER_WRITES})
         self.sampled = device.host_buffer((limits.sequences,), "int64")
+        tables = (limits.sequences + 2, limits.max_pages)
+        count = limits.groups if page_tables else 0
+        self.page_tables = [device.host_buffer(tables, "int32") for _ in range(count)]
 
 
 class DeviceInputs:

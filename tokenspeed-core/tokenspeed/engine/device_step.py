@@ -100,12 +100,10 @@ class DeviceStep:
         self._sampled[:count] = tokens
 
     def download(self, buffers: StepBuffers, count: int) -> None:
-        """Queue the copy of the sampled tokens to the host."""
+        """Queue the copy of the sampled tokens to the host, and of the page tables if wanted."""
         buffers.sampled[:count].copy_(self._sampled[:count], non_blocking=True)
-
-    def page_tables(self) -> list[torch.Tensor]:
-        """The resident tables, for verification: [slots, max_pages] int32 per cache group."""
-        return self._page_tables
+        for host, resident in zip(buffers.page_tables, self._page_tables, strict=False):
+            host.copy_(resident, non_blocking=True)
 
     def _update_page_tables(self, inputs: StepArrays) -> None:
         for group, (table, epochs) in enumerate(

@@ -4,7 +4,7 @@
 
     plan(t) -> ring[t % 3] --copy--> device inputs -> deltas -> forward -> sample --copy--> ring
 
-Nothing here waits for the device, except ``collect``, which waits for one step.
+Nothing here waits for the device, except ``wait``, which waits for one step.
 """
 
 from __future__ import annotations
@@ -40,6 +40,11 @@ class InFlight:
     emits: np.ndarray  # bool[rows]
     event: Event
 
+    @property
+    def page_tables(self) -> list[np.ndarray]:
+        """The device's tables as the step left them, once it has been waited for."""
+        return [table.numpy() for table in self.buffers.page_tables]
+
 
 @dataclass(frozen=True)
 class StepResults:
@@ -54,14 +59,26 @@ class Executor:
     """Runs steps on one device, in the order in which they are dispatched."""
 
     def __init__(
-        self, step: DeviceStep, device: Device, limits: Limits, *, graphs: bool = True
+        self,
+        step: DeviceStep,
+        device: Device,
+        limits: Limits,
+        *,
+        graphs: bool = True,
+        page_tables: bool = False,
     ) -> None:
-        """Captures the decode graphs, unless ``graphs`` is False or the device has none."""
+        """Captures the decode graphs, unless ``graphs`` is False or the device has none.
+
+        Args:
+            page_tables: whether every step brings the device's page tables back.
+        """
         layout = StepLayout(limits)
         sizes = bucket_sizes(limits.sequences) if graphs else []
         self._step = step
         self._stream = device.stream()
-        self._ring = [StepBuffers(device, layout, limits) for _ in range(RING)]
+        self._ring = [
+            StepBuffers(device, layout, limits, page_tables=page_tables) for _ in range(RING)
+        ]
         self._sampling = SamplingTable(limits.sequences + 2)
         self._graphs = DecodeGraphs(step, device, self._stream, limits, sizes)
         self._dispatched = 0
@@ -88,9 +105,12 @@ class Executor:
         self._dispatched += 1
         return InFlight(plan, buffers, emits, self._stream.record())
 
-    def collect(self, step: InFlight) -> StepResults:
-        """Wait for a step and read its tokens. Raises what its device work raised."""
+    def wait(self, step: InFlight) -> None:
+        """Wait for a step, without the GIL. Raises what its device work raised."""
         step.event.wait()
+
+    def collect(self, step: InFlight) -> StepResults:
+        """Read the tokens of a step that has been waited for."""
         rows = step.plan.num_rows
         tokens = np.zeros((rows, 1), np.int32)
         tokens[step.emits, 0] = step.buffers.sampled.numpy()[: step.plan.num_emits]

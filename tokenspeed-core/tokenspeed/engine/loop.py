@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenspeed._scheduler import Rejection
+from tokenspeed.engine.clock import HostClock
 from tokenspeed.engine.reports import Reporter
 from tokenspeed.messages import Rejected
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tokenspeed._scheduler import Scheduler
     from tokenspeed.engine.executor import Executor, InFlight
     from tokenspeed.engine.mailbox import Mailbox
+    from tokenspeed.engine.verify import PageTableVerifier
     from tokenspeed.messages import EngineInput, Sampling, Submit
 
 log = logging.getLogger(__name__)
@@ -33,11 +35,20 @@ STALLED_POLL_MS = 5
 class EngineLoop:
     """Runs requests from a mailbox on an executor, as the scheduler decides."""
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, mailbox: Mailbox) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        mailbox: Mailbox,
+        verifier: PageTableVerifier | None = None,
+    ) -> None:
+        """``verifier``: given, the executor must bring back the page tables of every step."""
         self._scheduler = scheduler
         self._executor = executor
         self._mailbox = mailbox
-        self._reporter = Reporter(scheduler)
+        self._verifier = verifier
+        self._clock = HostClock()
+        self._reporter = Reporter(scheduler, self._clock)
         self._sampling: dict[int, Sampling] = {}
         self._stopping = False
 
@@ -54,7 +65,7 @@ class EngineLoop:
             self._report()
             previous = current
         if previous is not None:
-            self._executor.collect(previous)
+            self._executor.wait(previous)
 
     def _receive(self, previous: InFlight | None, stalled: bool) -> None:
         if previous is not None:
@@ -64,7 +75,12 @@ class EngineLoop:
             timeout = None
         else:
             timeout = STALLED_POLL_MS if stalled else 0
-        for message in self._mailbox.receive(timeout):
+        if timeout == 0:
+            messages = self._mailbox.receive(timeout)
+        else:
+            with self._clock:
+                messages = self._mailbox.receive(timeout)
+        for message in messages:
             self._apply(message)
 
     def _apply(self, message: EngineInput) -> None:
@@ -102,11 +118,19 @@ class EngineLoop:
         plan = self._scheduler.plan(now_ms(), buffers.scheduler)
         if plan.num_rows == 0:
             return None
+        if self._verifier is not None:
+            self._verifier.expect(plan, buffers.host)
         return self._executor.dispatch(plan, self._sampling)
 
     def _commit(self, step: InFlight) -> None:
+        with self._clock:
+            self._executor.wait(step)
+        if self._verifier is not None:
+            self._verifier.check(step.plan, step.page_tables)
         results = self._executor.collect(step)
         self._scheduler.commit(step.plan.step, results.num_tokens, results.tokens, results.failed)
+        for request, state, event in self._scheduler.take_rejected_events():
+            log.error("request %s in state %s refused event %s", request, state, event)
 
     def _report(self) -> None:
         output = self._reporter.collect()

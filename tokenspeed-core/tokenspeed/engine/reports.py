@@ -14,6 +14,7 @@ from tokenspeed.messages import CacheLedger, EngineOutput, Load, Rejected
 
 if TYPE_CHECKING:
     from tokenspeed._scheduler import Scheduler
+    from tokenspeed.engine.clock import HostClock
 
 HEARTBEAT_NS = 1_000_000_000
 NOT_A_NUMBER = "the model's logits for this request hold a NaN"
@@ -22,8 +23,9 @@ NOT_A_NUMBER = "the model's logits for this request hold a NaN"
 class Reporter:
     """Gathers what happened since the last message."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, clock: HostClock) -> None:
         self._scheduler = scheduler
+        self._clock = clock
         self._received_ns: dict[int, int] = {}
         self._rejected: list[Rejected] = []
         self._finished: list[int] = []
@@ -57,6 +59,8 @@ class Reporter:
         updates = self._scheduler.take_updates()
         idle, now_ns = not self._scheduler.has_work(), time.monotonic_ns()
         news = len(updates.request) or self._rejected or self._ledger_asked
+        if self._told_idle and not idle:  # silence counts from where the work began
+            self._told_idle, self._told_ns = False, now_ns
         overdue = idle != self._told_idle or (not idle and now_ns - self._told_ns > HEARTBEAT_NS)
         if not (news or overdue):
             return None
@@ -107,6 +111,7 @@ class Reporter:
             prompt_tokens=counters.prompt_tokens,
             cached_tokens=counters.cached_tokens,
             output_tokens=counters.output_tokens,
+            host_us=self._clock.busy_us(),
         )
 
     def _ledger(self) -> CacheLedger:

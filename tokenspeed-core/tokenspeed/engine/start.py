@@ -28,6 +28,7 @@ from tokenspeed.engine.executor import Executor
 from tokenspeed.engine.loop import EngineLoop
 from tokenspeed.engine.mailbox import Mailbox
 from tokenspeed.engine.memory import KvBudget, kv_memory, plan_kv
+from tokenspeed.engine.verify import PageTableVerifier
 from tokenspeed.engine.workspace import measure_workspace
 from tokenspeed.messages import EngineFailed, EngineLoading, EngineReady
 from tokenspeed.registry.kernels import KernelRegistry
@@ -67,7 +68,7 @@ def start_engine(plan: LaunchPlan, platform: Platform) -> Iterator[EngineLoop]:
     """
     mailbox = Mailbox(plan.ipc)
     try:
-        executor, loop = _build_engine(plan, platform, mailbox)
+        executor, loop = build_engine(plan, platform, mailbox)
         yield loop
         executor.close()
     except Exception as error:
@@ -77,9 +78,10 @@ def start_engine(plan: LaunchPlan, platform: Platform) -> Iterator[EngineLoop]:
         mailbox.close()
 
 
-def _build_engine(
+def build_engine(
     plan: LaunchPlan, platform: Platform, mailbox: Mailbox
 ) -> tuple[Executor, EngineLoop]:
+    """Everything from the device to the loop; the mailbox hears of each phase and of the end."""
     config = plan.engine
     device = platform.open()
     with _phase("load model", mailbox, "use a smaller model"):
@@ -101,7 +103,9 @@ def _build_engine(
     _log_summary(loaded, slab, budget, workspace)
     mailbox.send(_ready(loaded, slab, config, budget, plan))
     gc.freeze()  # what lives now lives as long as the engine: no collection need look at it
-    return executor, EngineLoop(_scheduler(loaded, config, budget), executor, mailbox)
+    scheduler = _scheduler(loaded, config, budget)
+    verifier = PageTableVerifier(scheduler) if config.verify_page_tables else None
+    return executor, EngineLoop(scheduler, executor, mailbox, verifier)
 
 
 def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox) -> LoadedModel:
@@ -175,7 +179,9 @@ def _executor(
     )
     caches = [slab.layers(group) for group in loaded.groups]
     step = DeviceStep(loaded.model, device, loaded.context, caches, limits, loaded.vocab_size)
-    return Executor(step, device, limits, graphs=config.graphs)
+    return Executor(
+        step, device, limits, graphs=config.graphs, page_tables=config.verify_page_tables
+    )
 
 
 def _scheduler(loaded: LoadedModel, config: EngineConfig, budget: KvBudget) -> Scheduler:

@@ -148,7 +148,7 @@ def add_parts(
     return output / tl.where(total == 0.0, 1.0, total)[:, None]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def decode_units(
     out, q, k_cache, v_cache, page_table, row_slot, kv_len, part_out, part_log, arrivals,
     rows, slots, table_width, pages, scale_log2,

@@ -66,7 +66,10 @@ def attend_range(
     return highest, total, output
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["tokens", "rows"],
+    do_not_specialize_on_alignment=["row_slot", "query_start", "kv_len"],
+)
 def prefill_blocks(
     out, q, k_cache, v_cache, page_table, row_slot, query_start, kv_len,
     tokens, rows, slots, table_width, pages, scale_log2,
@@ -174,7 +177,10 @@ def attention_prefill(
     window: int | None,
     tile: Tile,
 ) -> torch.Tensor:
-    """Causal attention of every row's last tokens over its pages."""
+    """Causal attention of every row's last tokens over its pages.
+
+    Nothing that differs from step to step is compiled in: an engine compiles this once.
+    """
     tokens, heads, width = q.shape
     out = torch.empty((tokens, heads, width), dtype=q.dtype, device=q.device)
     if not tokens:
@@ -189,7 +195,7 @@ def attention_prefill(
         k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
         v_cache.stride(0), v_cache.stride(1), v_cache.stride(2),
         GROUP=group, WIDTH=width, PAGE=k_cache.shape[2], WINDOW=window or 0,
-        ROWS_PAD=triton.next_power_of_2(rows + 1),
+        ROWS_PAD=triton.next_power_of_2(max(rows + 1, page_table.shape[0])),
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out

@@ -19,7 +19,7 @@ TILE = 4096
 """Elements of one program's tile: one row of a hidden state, many of a head."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def rms_norm_rows(
     out, x, weight, rows, heads, outer, inner, eps,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,

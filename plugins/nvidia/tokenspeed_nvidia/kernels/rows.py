@@ -18,7 +18,7 @@ from tokenspeed_sdk.contracts.kernel import CallSite
 BLOCK = 2048
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["source_rows"])
 def copy_rows(
     out, source, index, source_rows, width, out_stride, source_stride, BLOCK: tl.constexpr
 ):

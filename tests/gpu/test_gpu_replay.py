@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""A replayed step against the same step launched, bit for bit: sampled tokens and all KV."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenspeed.cache.slab import Slab
+from tokenspeed.engine.buffers import Limits, StepBuffers, StepLayout
+from tokenspeed.engine.device_step import DeviceStep, StepShape
+from tokenspeed.engine.graphs import DecodeGraphs, bucket_sizes
+from tokenspeed_models.llama import LlamaForCausalLM
+from tokenspeed_sdk.modeling import BuildContext, load_weights
+
+pytestmark = pytest.mark.gpu
+
+VOCABULARY = 97
+PAGE, CONTEXT, SEQUENCES, MIXES = 4, 256, 24, 200
+PAGES = SEQUENCES * CONTEXT // PAGE
+
+
+class Side:
+    """A device step with KV and page tables of its own; slot s owns a fixed run of pages."""
+
+    def __init__(self, model: Any, groups: Any, gpu: Any, context: Any, limits: Limits) -> None:
+        self.slab = Slab(gpu, groups, PAGE, PAGES, context.dtype)
+        caches = [self.slab.layers(group) for group in groups]
+        self.step = DeviceStep(model, gpu, context, caches, limits, VOCABULARY)
+        self.buffers = StepBuffers(gpu, StepLayout(limits), limits)
+
+    @property
+    def kv(self) -> torch.Tensor:
+        """Every page that somebody owns, as bytes: NaN equals itself."""
+        return self.slab._memory[1:].view(torch.uint8)
+
+
+def build(gpu: Any, kernels: Any, folder: Path, dtype: str) -> tuple[Any, Any, Any]:
+    config = LlamaForCausalLM.read_config(json.loads((folder / "config.json").read_text()))
+    context = BuildContext(
+        kernels=kernels,
+        device=gpu.capabilities,
+        torch_device=gpu.torch_device,
+        dtype=dtype,
+        max_model_len=CONTEXT,
+        page_size=PAGE,
+    )
+    model = LlamaForCausalLM.build(config, context)
+    load_weights(model.weight_map(), folder)
+    model.prepare()
+    return model, LlamaForCausalLM.cache_groups(config), context
+
+
+def fill(host: dict[str, np.ndarray], rng: np.random.Generator, slots: np.ndarray) -> None:
+    """A decode step of ``slots`` at random lengths; every row states all its pages as deltas."""
+    rows = len(slots)
+    lengths = rng.integers(1, CONTEXT, rows)
+    host["row_slot"][:rows] = host["token_slot"][:rows] = host["emit_slot"][:rows] = slots
+    host["row_kv_len"][:rows] = lengths
+    host["row_query_start"][: rows + 1] = np.arange(rows + 1)
+    host["positions"][:rows] = lengths - 1
+    host["emit_token"][:rows] = np.arange(rows)
+    host["emit_position"][:rows] = lengths
+    host["temperature"][:rows] = rng.choice([0.0, 0.7, 1.5], rows)
+    host["top_k"][:rows] = rng.choice([-1, 5], rows)
+    host["top_p"][:rows] = rng.choice([1.0, 0.8], rows)
+    host["min_p"][:rows] = 0.0
+    host["seed"][:rows] = rng.integers(0, 2**62, rows)
+    state_pages(host, rng.choice(slots))
+
+
+def state_pages(host: dict[str, np.ndarray], slot: int) -> None:
+    """One slot's whole table as deltas; the step's array holds no more than one table."""
+    count = CONTEXT // PAGE
+    host["delta_count"][0] = count
+    host["delta_slot"][0, :count] = slot
+    host["delta_epoch"][0, :count] = 1
+    host["delta_index"][0, :count] = np.arange(count)
+    host["delta_page"][0, :count] = 1 + (slot - 1) * count + np.arange(count)
+
+
+def _mix(rng: np.random.Generator) -> np.ndarray:
+    """Any number of slots in any order."""
+    return rng.permutation(SEQUENCES)[: rng.integers(1, SEQUENCES + 1)] + 1
+
+
+def decode_shape(rows: int) -> StepShape:
+    return StepShape(
+        rows=rows,
+        decode_rows=rows,
+        tokens=rows,
+        emits=rows,
+        has_deltas=True,
+        max_query_len=1,
+        max_kv_len=CONTEXT,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_replay_equals_eager_bit_for_bit(
+    gpu: Any, kernels: Any, small_llama: Path, dtype: str
+) -> None:
+    model, groups, context = build(gpu, kernels, small_llama, dtype)
+    limits = Limits(SEQUENCES, 64, len(groups), CONTEXT, PAGE)
+    eager, captured = (Side(model, groups, gpu, context, limits) for _ in range(2))
+    sizes = bucket_sizes(SEQUENCES)
+    stream = gpu.stream()
+    graphs = DecodeGraphs(captured.step, gpu, stream, limits, sizes)
+    used = set()
+    rng = np.random.default_rng(6)
+    mixes = [np.array([slot]) for slot in range(1, SEQUENCES + 1)]  # every slot gets its pages
+    mixes += [_mix(rng) for _ in range(MIXES)]
+    for mix, slots in enumerate(mixes):
+        rows = len(slots)
+        bucket = graphs.find(decode_shape(rows))
+        assert bucket is not None
+        used.add(bucket)
+        fill(captured.buffers.host, rng, slots)
+        graphs.pad(captured.buffers, rows, bucket)
+        eager.buffers.packed.copy_(captured.buffers.packed)
+        stream.run(lambda: captured.step.upload(captured.buffers))
+        stream.run(lambda b=bucket: graphs.replay(b))
+        stream.run(lambda n=rows: captured.step.download(captured.buffers, n))
+        stream.run(lambda: eager.step.upload(eager.buffers))
+        stream.run(lambda b=bucket: eager.step.run(decode_shape(b), eager.buffers.arrays))
+        stream.run(lambda n=rows: eager.step.download(eager.buffers, n))
+        stream.record().wait()
+        assert captured.buffers.sampled[:rows].equal(eager.buffers.sampled[:rows]), mix
+        assert captured.kv.equal(eager.kv), mix
+    assert used == set(sizes)
+    assert bool(captured.kv.any())
+    stream.close()
