@@ -70,3 +70,21 @@ def test_ctrl_c_ends_in_order(demo_folder: Path) -> None:
     assert server.process.returncode == 0
     assert not psutil.wait_procs(family, timeout=1)[1]
     assert "Traceback" not in "".join(server.output)
+
+
+def test_ctrl_c_in_the_middle_of_work_is_clean(demo_folder: Path) -> None:
+    with served(str(demo_folder)) as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        stream = client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "Count to one thousand."}],
+            max_tokens=2000,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        for _ in range(3):
+            next(stream)
+    output = "".join(server.output)
+    assert server.process.returncode == 0
+    assert "terminate called" not in output
+    assert "Traceback" not in output

@@ -75,11 +75,8 @@ class EngineLoop:
             timeout = None
         else:
             timeout = STALLED_POLL_MS if stalled else 0
-        if timeout == 0:
+        with self._clock:
             messages = self._mailbox.receive(timeout)
-        else:
-            with self._clock:
-                messages = self._mailbox.receive(timeout)
         for message in messages:
             self._apply(message)
 

@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,13 +64,14 @@ class LoadedModel:
 def start_engine(plan: LaunchPlan, platform: Platform) -> Iterator[EngineLoop]:
     """Build everything and say that the engine is ready; release it at the end.
 
-    What ends it early is told to the front, so that open requests end with the cause.
+    What ends it early is told to the front, so that open requests end with the cause. Work that is
+    queued ends first, also when a signal asks to end: a thread that is torn out of it aborts.
     """
     mailbox = Mailbox(plan.ipc)
     try:
         executor, loop = build_engine(plan, platform, mailbox)
-        yield loop
-        executor.close()
+        with closing(executor):
+            yield loop
     except Exception as error:
         mailbox.send(EngineFailed(f"{type(error).__name__}: {error}"))
         raise
