@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -88,3 +90,19 @@ def test_ctrl_c_in_the_middle_of_work_is_clean(demo_folder: Path) -> None:
     assert server.process.returncode == 0
     assert "terminate called" not in output
     assert "Traceback" not in output
+
+
+def test_a_broken_checkpoint_is_said_in_one_piece(demo_folder: Path, tmp_path: Path) -> None:
+    """What an operator can mend comes without a traceback, and last."""
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    for file in demo_folder.iterdir():
+        (folder / file.name).symlink_to(file)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").write_bytes(b"\0" * 100)
+    command = [str(Path(sys.executable).parent / "ts"), "serve", str(folder)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    output = run.stdout + run.stderr
+    assert run.returncode == 1
+    assert "Traceback" not in output
+    assert "model.safetensors" in output.rpartition("ts serve: ")[2]

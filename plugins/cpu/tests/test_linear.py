@@ -29,6 +29,16 @@ def test_linear_equals_reference(rng: torch.Generator, n: int, k: int, rows: int
         torch.testing.assert_close(out.double(), wanted, rtol=1e-4, atol=2e-5 * k**0.5)
 
 
+def test_rows_of_another_width_are_refused() -> None:
+    """A stranger's kernel may have made them; reading on would be reading somebody's memory."""
+    call = bind("linear@1", n=32, k=64, bias=False)
+    packed = find("linear@1").pack_weight(
+        site("linear@1", n=32, k=64, bias=False), torch.ones(32, 64)
+    )
+    with pytest.raises(ValueError, match="x has 3 columns, the weight takes 64"):
+        call(torch.ones(5, 3), packed, None)
+
+
 @pytest.mark.parametrize("name", ["onednn", "torch"])
 @pytest.mark.parametrize("rows", [1, 16])
 def test_other_candidates(rng: torch.Generator, name: str, rows: int) -> None:

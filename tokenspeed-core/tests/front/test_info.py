@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 from smg_grpc_proto import tokenspeed_scheduler_pb2 as pb
 from smg_grpc_proto.generated import common_pb2 as common
 from tokenspeed.front.model_folder import ModelFolder
+from tokenspeed.messages import CacheLedger
 
 from .conftest import Front, eventually
 from .test_generate import code_of, request
@@ -86,6 +88,23 @@ async def test_flush_cache(front: Front) -> None:
     call.cancel()
     await eventually(lambda: front.engine.running == 0)
     assert (await front.stub.FlushCache(common.FlushCacheRequest())).success
+
+
+async def test_flush_cache_asks_again_when_the_last_commit_published_behind_it(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine was busy when it read the reset, and idle, with pages, when it told the ledger."""
+    resets: list[bool] = []
+    ledger = front.client.ledger
+
+    async def late(*, reset_cache: bool = False) -> CacheLedger:
+        resets.append(reset_cache)
+        answer = await ledger(reset_cache=reset_cache)
+        return msgspec.structs.replace(answer, cached=12) if len(resets) == 1 else answer
+
+    monkeypatch.setattr(front.client, "ledger", late)
+    assert (await front.stub.FlushCache(common.FlushCacheRequest())).success
+    assert resets == [True, True]
 
 
 async def test_tokenizer_bundle(front: Front, model_folder: Path) -> None:

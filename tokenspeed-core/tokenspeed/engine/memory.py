@@ -42,14 +42,11 @@ def kv_memory(memory: MemoryReport, capabilities: Capabilities, workspace: int) 
     return int((memory.free - workspace) * KV_SHARE)
 
 
-def plan_kv(
-    config: EngineConfig, group: CacheGroup, dtype: str, model_context: int, available: int
-) -> KvBudget:
-    """Size the pool from ``--kv-pages``, else from ``available`` bytes.
+def longest_request(config: EngineConfig, model_context: int) -> int:
+    """Tokens of the longest prompt and answer together that will be served, as asked.
 
     Raises:
         ValueError: --max-model-len is beyond the model's context.
-        MemoryError: not one page fits; says needed and available.
     """
     asked = config.max_model_len or model_context
     if asked > model_context:
@@ -57,10 +54,21 @@ def plan_kv(
             f"--max-model-len {asked} is beyond the model's context of {model_context} tokens; "
             f"give {model_context} or less"
         )
+    return asked
+
+
+def plan_kv(
+    config: EngineConfig, group: CacheGroup, dtype: str, max_model_len: int, available: int
+) -> KvBudget:
+    """Size the pool from ``--kv-pages``, else from ``available`` bytes.
+
+    Raises:
+        MemoryError: not one page fits; says needed and available.
+    """
     per_page = page_bytes(group, config.page_size, dtype)
-    useful = config.max_num_seqs * -(-asked // config.page_size)
+    useful = config.max_num_seqs * -(-max_model_len // config.page_size)
     pages = config.kv_pages or min(useful, available // per_page)
     if pages < 1:
         raise MemoryError(f"one page needs {per_page} bytes, {max(available, 0)} are left for KV")
     # The KV of a request's last token is never written, yet this keeps the rule simple: all fits.
-    return KvBudget(pages, min(asked, pages * config.page_size))
+    return KvBudget(pages, min(max_model_len, pages * config.page_size))

@@ -11,7 +11,7 @@ import gc
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +27,11 @@ from tokenspeed.engine.device_step import DeviceStep
 from tokenspeed.engine.executor import Executor
 from tokenspeed.engine.loop import EngineLoop
 from tokenspeed.engine.mailbox import Mailbox
-from tokenspeed.engine.memory import KvBudget, kv_memory, plan_kv
+from tokenspeed.engine.memory import KvBudget, kv_memory, longest_request, plan_kv
 from tokenspeed.engine.verify import PageTableVerifier
 from tokenspeed.engine.workspace import measure_workspace
 from tokenspeed.messages import EngineFailed, EngineLoading, EngineReady
+from tokenspeed.process.failure import StartError
 from tokenspeed.registry.kernels import KernelRegistry
 from tokenspeed.registry.models import load_model
 
@@ -69,14 +70,29 @@ def start_engine(plan: LaunchPlan, platform: Platform) -> Iterator[EngineLoop]:
     """
     mailbox = Mailbox(plan.ipc)
     try:
-        executor, loop = build_engine(plan, platform, mailbox)
+        executor, loop = _explained(build_engine, plan, platform, mailbox)
         with closing(executor):
             yield loop
     except Exception as error:
-        mailbox.send(EngineFailed(f"{type(error).__name__}: {error}"))
+        explained = isinstance(error, StartError)
+        mailbox.send(EngineFailed(str(error) if explained else f"{type(error).__name__}: {error}"))
         raise
     finally:
         mailbox.close()
+
+
+def _explained(
+    build: Callable[[LaunchPlan, Platform, Mailbox], tuple[Executor, EngineLoop]],
+    plan: LaunchPlan,
+    platform: Platform,
+    mailbox: Mailbox,
+) -> tuple[Executor, EngineLoop]:
+    """Build; what is wrong with config, weights or memory is said without a traceback."""
+    try:
+        return build(plan, platform, mailbox)
+    except (ValueError, MemoryError, OSError) as error:
+        log.debug("the engine cannot start", exc_info=error)
+        raise StartError(str(error)) from error
 
 
 def build_engine(
@@ -121,7 +137,7 @@ def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox) -> LoadedModel:
         device=device.capabilities,
         torch_device=device.torch_device,
         dtype=_dtype(config, device),
-        max_model_len=read.size("max_position_embeddings"),
+        max_model_len=longest_request(config, read.size("max_position_embeddings")),
         page_size=config.page_size,
     )
     model = entry.build(entry.read_config(raw), context)

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.front.admin import AdminPort
 from tokenspeed.front.engine_client import EngineClient
+from tokenspeed.front.errors import EngineGone
 from tokenspeed.front.metrics import Metrics
 from tokenspeed.front.model_folder import ModelFolder
 from tokenspeed.front.service import GrpcServer, SchedulerService
+from tokenspeed.process.failure import StartError
 
 if TYPE_CHECKING:
     from tokenspeed.config import FrontConfig
@@ -25,7 +27,7 @@ async def serve(config: FrontConfig, ipc: str, report: Callable[[dict[str, Any]]
 
     Reports the events ``listening`` (the admin port is open) and ``ready`` (the gRPC port is open
     too). Nothing is served before the engine is ready: the gateway takes an open port for a worker.
-    EngineGone when the engine ends while it loads.
+    StartError when the engine ends while it loads.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -43,7 +45,10 @@ async def _serve(config: FrontConfig, ipc: str, report: Callable[[dict[str, Any]
             report({"event": "listening", "admin_port": admin_port})
             folder = ModelFolder(config.model)
             await asyncio.to_thread(lambda: folder.tokenizer)
-            ready = await client.wait_ready()
+            try:
+                ready = await client.wait_ready()
+            except EngineGone as error:
+                raise StartError(str(error)) from error
             service = SchedulerService(client, ready, folder, config, metrics)
             async with GrpcServer(service, config.grpc_port) as server:
                 admin.serving = True

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tokenspeed.front.engine_client import EngineClient
     from tokenspeed.front.metrics import Metrics, Outcome
     from tokenspeed.front.model_folder import ModelFolder
-    from tokenspeed.messages import EngineReady
+    from tokenspeed.messages import CacheLedger, EngineReady
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +140,10 @@ class SchedulerService:
         """Drop cached prefixes once nothing runs; waits for that up to ``timeout_s``."""
         give_up = time.monotonic() + request.timeout_s
         try:
-            while not (ledger := await self._client.ledger(reset_cache=True)).idle:
+            # A reset that came while the last step was being committed was refused: again.
+            while not _is_empty(ledger := await self._client.ledger(reset_cache=True)):
+                if ledger.idle:
+                    continue
                 if time.monotonic() >= give_up:
                     message = f"{self._client.alive} sequences are running; raise timeout_s"
                     return common.FlushCacheResponse(success=False, message=message)
@@ -148,7 +151,7 @@ class SchedulerService:
         except errors.EngineGone as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         message = f"{ledger.cached} of {ledger.total} pages are cached now"
-        return common.FlushCacheResponse(success=ledger.cached == 0, message=message)
+        return common.FlushCacheResponse(success=True, message=message)
 
     async def GetTokenizer(self, request: Any, context: Any) -> None:
         """The tokenizer's files, for a gateway that cannot read the model's folder."""
@@ -236,6 +239,10 @@ class SchedulerService:
         await context.write(
             proto.complete_response(request.request_id, validated.prompt_tokens, output, output_ids)
         )
+
+
+def _is_empty(ledger: CacheLedger) -> bool:
+    return ledger.idle and ledger.cached == 0
 
 
 def _code(error: errors.RequestError) -> tuple[grpc.StatusCode, Outcome]:

@@ -98,9 +98,12 @@ def _report_failures(status: Status) -> None:
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         from tokenspeed.plugins.errors import PluginError, describe
+        from tokenspeed.process.failure import StartError
 
-        status.send({"event": "failed", "error": describe(error)})
-        if not isinstance(error, PluginError):  # those say all by themselves
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends already; a second end says nothing
+        explained = isinstance(error, PluginError | StartError)
+        status.send({"event": "failed", "error": str(error) if explained else describe(error)})
+        if not explained:
             sys.__excepthook__(kind, error, trace)
 
     sys.excepthook = report

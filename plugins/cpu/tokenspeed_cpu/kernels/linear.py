@@ -46,8 +46,10 @@ class _Linear:
     def __call__(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """x [T, K], weight packed, bias [N] -> [T, N]."""
-        rows = x.shape[0]
+        """x [T, K], weight packed, bias [N] -> [T, N]. ValueError: x is of another width."""
+        rows, width = x.shape
+        if width != self._k:  # whoever made x may be a stranger, and the kernel reads K values
+            raise ValueError(f"linear@1: x has {width} columns, the weight takes {self._k}")
         n = self._n
         out = torch.empty(rows, n, dtype=torch.float32)
         call = self._function.long if rows > self._release else self._function.short
