@@ -14,6 +14,7 @@ import demo_model
 def main() -> None:
     """Become ``ts serve``: its exit status and signals are ours."""
     folder = demo_model.ensure()
+    print(f"The demo model lies in {folder}", flush=True)
     command = Path(sys.executable).with_name("ts")
     os.execv(command, [str(command), "serve", str(folder), *sys.argv[1:]])
 

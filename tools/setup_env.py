@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ from machine import problems
 TOOLS = ROOT / "tools"
 DIST = ROOT / "dist"
 EDITABLE = "editable"
+PYTHON = "python"
+"""The stamp that an environment gets once it is made: the version it was made by."""
 
 TORCH_NOTE = """\
 Installing {spec}. Its default build for Linux on x86-64 carries CUDA: about 3 GB to download,
@@ -42,17 +45,32 @@ class Environment:
         self._stamps = folder / "stamps"
 
     def create(self) -> None:
-        """Make it unless it is there; it must be of the Python that runs this."""
+        """Make it unless it is there, finished, and of the Python that runs this."""
         version = ".".join(map(str, sys.version_info[:2]))
-        if not self.python.exists():
-            print(f"Making {self.folder} (Python {version})", flush=True)
-            subprocess.run([sys.executable, "-m", "venv", self.folder], check=True)
-            self.stamp("python", version)
-        elif not self.is_current("python", version):
-            sys.exit(
-                f"{self.folder} was made by another Python than {version}: remove it, or choose "
-                "another folder with VENV=.venv-" + version
-            )
+        if self.is_made() and self.is_current(PYTHON, version):
+            return
+        another = f"remove it, or choose another folder with VENV=.venv-{version}"
+        if self.is_made():
+            sys.exit(f"{self.folder} was made by another Python than {version}: {another}")
+        if self.folder.exists() and any(self.folder.iterdir()):
+            if not self._stamps.is_dir():
+                sys.exit(f"{self.folder} was not made by this set-up: {another}")
+            print(f"{self.folder} was not finished: making it anew", flush=True)
+            shutil.rmtree(self.folder)
+        print(f"Making {self.folder} (Python {version})", flush=True)
+        self._make()
+        self.stamp(PYTHON, version)
+
+    def is_made(self) -> bool:
+        """Whether this set-up has finished making it, with whatever Python."""
+        return self.python.exists() and (self._stamps / PYTHON).exists()
+
+    def _make(self) -> None:
+        """The folder of stamps comes first: it tells an unfinished one from somebody else's."""
+        from venv import EnvBuilder  # a machine may lack it, which ``problems`` says
+
+        self._stamps.mkdir(parents=True)
+        EnvBuilder(with_pip=True, symlinks=True).create(self.folder)
 
     def is_current(self, name: str, value: str) -> bool:
         path = self._stamps / name
@@ -153,7 +171,7 @@ def main() -> None:
     """Check the machine, then bring the environment up to date."""
     arguments = parse()
     environment = Environment(ROOT / arguments.venv)
-    found = problems(ROOT, needs_disk=not environment.python.exists())
+    found = problems(ROOT, needs_disk=not environment.is_made())
     if found:
         sys.exit("This machine is not ready:\n  " + "\n  ".join(found))
     environment.create()
@@ -170,4 +188,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\nInterrupted; run it again to go on.", file=sys.stderr)
+        sys.exit(130)

@@ -1,13 +1,62 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""What an operator may choose. Plain data: it travels to child processes as JSON."""
+"""What an operator may choose, each within its range. Plain data: it travels as JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
 import msgspec
+from msgspec import Meta
+
+_INT32_MAX = (1 << 31) - 1
+
+Text = Annotated[str, Meta(description="a text")]
+Flag = Annotated[bool, Meta(description="True or False")]
+Count = Annotated[int, Meta(ge=1, le=_INT32_MAX, description=f"an integer from 1 to {_INT32_MAX}")]
+Length = Annotated[int, Meta(ge=2, le=_INT32_MAX, description=f"an integer from 2 to {_INT32_MAX}")]
+PageSize = Annotated[int, Meta(ge=1, le=4096, description="an integer from 1 to 4096")]
+Share = Annotated[float, Meta(gt=0, le=1, description="a number above 0 and at most 1")]
+Seconds = Annotated[float, Meta(gt=0, le=1e9, description="a number above 0, at most 1e9")]
+Port = Annotated[int, Meta(ge=0, le=65535, description="an integer from 0 to 65535")]
+Load = Annotated[Literal["auto", "dummy"], Meta(description='"auto" or "dummy"')]
+Pins = Annotated[dict[str, str], Meta(description="a dict from op to kernel name")]
 
 
-class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+class ConfigError(ValueError):
+    """A field is out of its range, or two do not fit together; ``str()`` names them.
+
+    Args:
+        what: the message, with each field in braces where its name and value go.
+        values: field -> value.
+    """
+
+    def __init__(self, what: str, values: Mapping[str, object]) -> None:
+        self._what, self._values = what, values
+        super().__init__(self.named(str))
+
+    def named(self, name: Callable[[str], str]) -> str:
+        """The message with other names for the fields, such as those of command line options."""
+        shown = {field: f"{name(field)} {value!r}" for field, value in self._values.items()}
+        return self._what.format_map(shown)
+
+
+class _Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """A struct whose constructor checks types and ranges, as msgspec's decoders do."""
+
+    def __post_init__(self) -> None:
+        for field, hint in _hints(type(self)).items():
+            value = getattr(self, field)
+            try:
+                msgspec.convert(value, hint)
+            except msgspec.ValidationError:
+                what = f"{{{field}}} is not allowed: it must be {_allowed(hint)}"
+                raise ConfigError(what, {field: value}) from None
+
+
+class EngineConfig(_Checked, frozen=True, kw_only=True):
     """One engine.
 
     Attributes:
@@ -29,24 +78,32 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         pins: op -> kernel name that must be used.
     """
 
-    model: str
-    load: str = "auto"
-    dtype: str = "auto"
-    max_model_len: int | None = None
-    kv_pages: int | None = None
-    page_size: int = 16
-    prefix_cache: bool = True
-    max_num_seqs: int = 64
-    max_step_tokens: int = 512
-    prefill_share: float = 0.75
-    graphs: bool = True
-    verify_page_tables: bool = False
-    threads: int | None = None
-    platform: str | None = None
-    pins: dict[str, str] = {}
+    model: Text
+    load: Load = "auto"
+    dtype: Text = "auto"
+    max_model_len: Length | None = None
+    kv_pages: Count | None = None
+    page_size: PageSize = 16
+    prefix_cache: Flag = True
+    max_num_seqs: Count = 64
+    max_step_tokens: Count = 512
+    prefill_share: Share = 0.75
+    graphs: Flag = True
+    verify_page_tables: Flag = False
+    threads: Count | None = None
+    platform: Text | None = None
+    pins: Pins = {}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_num_seqs > self.max_step_tokens:  # each may decode a token in the same step
+            raise ConfigError(
+                "{max_num_seqs} is more than {max_step_tokens}; lower the one or raise the other",
+                {"max_num_seqs": self.max_num_seqs, "max_step_tokens": self.max_step_tokens},
+            )
 
 
-class FrontConfig(msgspec.Struct, frozen=True, kw_only=True):
+class FrontConfig(_Checked, frozen=True, kw_only=True):
     """The process between the gateway and the engine.
 
     Attributes:
@@ -57,9 +114,21 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_queue: requests that may wait; one more gets RESOURCE_EXHAUSTED.
     """
 
-    model: str
-    served_model_name: str
-    grpc_port: int = 0
-    admin_port: int = 0
-    request_timeout: float = 600.0
-    max_queue: int = 1024
+    model: Text
+    served_model_name: Text
+    grpc_port: Port = 0
+    admin_port: Port = 0
+    request_timeout: Seconds = 600.0
+    max_queue: Count = 1024
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _allowed(hint: Any) -> str:
+    """What a field may hold, in words: the description of its type, or of a part of its union."""
+    notes = [note for part in (hint, *get_args(hint)) for note in getattr(part, "__metadata__", ())]
+    words = " or ".join(note.description for note in notes)
+    return f"{words}, or None" if type(None) in get_args(hint) else words

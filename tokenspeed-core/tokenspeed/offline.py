@@ -17,6 +17,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,7 @@ class LLM:
     Make it in the main thread: the kernel ends the engine when the thread that started it ends.
     """
 
-    def __init__(self, model: str, **engine_options: Any) -> None:
+    def __init__(self, model: str | PathLike[str], **engine_options: Any) -> None:
         """Start the engine and wait until it can serve.
 
         Args:
@@ -89,13 +90,17 @@ class LLM:
 
         Raises:
             TypeError: an option that EngineConfig does not have.
+            ConfigError: an option that is out of its range.
+            FileNotFoundError, ValueError: a file of the model that is missing or broken.
             RuntimeError: the engine ended while it loaded; the text says why.
         """
-        config = EngineConfig(model=model, **engine_options)
-        self._folder = ModelFolder(model)
+        config = EngineConfig(model=str(Path(model).expanduser().resolve()), **engine_options)
+        self._folder = ModelFolder(config.model)
+        self._folder.architectures  # noqa: B018 (the engine needs them: refused before it starts)
         self._tokenizer = self._folder.tokenizer
         with ExitStack() as stack:
             self._loop = stack.enter_context(LoopThread())
+            stack.callback(lambda: self._loop.run(_cancel_others()))
             self._client, self._child = self._start(config, stack)
             ready = self._wait_ready()
             self._limits = Limits(
@@ -105,6 +110,7 @@ class LLM:
             )
             self._max_queued = _QUEUED_PER_SLOT * ready.max_num_seqs
             self._stack = stack.pop_all()
+            self._closed = False
 
     def generate(
         self,
@@ -116,6 +122,7 @@ class LLM:
         Raises:
             InvalidRequest: before anything runs, if any prompt or parameter is out of range.
             RequestError: the first one that a request failed with; the others are stopped.
+            RuntimeError: after ``close``.
         """
         requests = self._requests(prompts, sampling)
         answers = self._loop.run(self._generate_all(requests))
@@ -128,7 +135,7 @@ class LLM:
     ) -> Iterator[Output]:
         """The answer in pieces, as they come. Leaving the iterator stops the engine's work."""
         [request] = self._requests([prompt], sampling)
-        return self._loop.iterate(lambda emit: self._generate(request, emit))
+        return self._stream(request)
 
     def chat(
         self,
@@ -141,11 +148,11 @@ class LLM:
     def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a conversation up to where the model answers."""
         text = ChatTemplate.of(self._folder).render(messages)
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
+        return self._encode(text, add_special_tokens=False)
 
     def close(self) -> None:
         """End the engine. Idempotent."""
+        self._closed = True
         self._stack.close()
 
     def __enter__(self) -> LLM:
@@ -186,6 +193,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling: SamplingParams | Sequence[SamplingParams],
     ) -> list[GenerationRequest]:
+        self._check_open()
         many = _as_many(prompts)
         each = [sampling] * len(many) if isinstance(sampling, SamplingParams) else list(sampling)
         if len(each) != len(many):
@@ -196,12 +204,29 @@ class LLM:
         ]
 
     def _request(self, index: int, prompt: Prompt, params: SamplingParams) -> GenerationRequest:
-        ids = self._tokenizer.encode(prompt).ids if isinstance(prompt, str) else prompt
         try:
+            ids = self._encode(prompt) if isinstance(prompt, str) else prompt
             return GenerationRequest.validated(ids, params, self._limits)
         except InvalidRequest as error:
             error.add_note(f"in prompt {index}")
             raise
+
+    def _encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest("prompt", text, "text without lone surrogates") from error
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("this LLM is closed; make another one")
+
+    def _stream(self, request: GenerationRequest) -> Iterator[Output]:
+        self._check_open()
+        pieces: Iterator[Output] = self._loop.iterate(lambda emit: self._generate(request, emit))
+        yield from pieces
 
     async def _generate_all(self, requests: list[GenerationRequest]) -> list[list[Completion]]:
         places = asyncio.Semaphore(self._max_queued)
@@ -224,6 +249,14 @@ class LLM:
             while not generation.done:
                 for output in await generation.next():
                     emit(output)
+
+
+async def _cancel_others() -> None:
+    """End what still runs on this loop, so that nobody waits for it when the loop has stopped."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Answer:
@@ -257,6 +290,8 @@ class _Answer:
 
 def _as_many(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One text or one list of ids is one prompt."""
+    if not isinstance(prompts, Sequence | np.ndarray):
+        raise InvalidRequest("prompts", prompts, "a text, token ids, or a list of these")
     if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], int | np.integer)):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]

@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +18,7 @@ from click.testing import CliRunner
 from tokenizers import Tokenizer
 from tokenspeed import LLM, SamplingParams
 from tokenspeed.cli.generate import generate
+from tokenspeed.config import ConfigError
 from tokenspeed.front.errors import EngineGone, FailedInEngine, InvalidRequest
 from tokenspeed.messages import Submit
 
@@ -158,6 +162,75 @@ def test_engine_that_does_not_start(
         LLM(str(model_folder))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"load": "zzz"}, 'load \'zzz\' is not allowed: it must be "auto" or "dummy"'),
+        ({"page_size": 0}, "page_size 0 is not allowed: it must be an integer from 1 to 4096"),
+        ({"page_size": 4097}, "page_size 4097 is not allowed"),
+        ({"kv_pages": -3}, "kv_pages -3 is not allowed: it must be an integer from 1"),
+        ({"kv_pages": "3"}, "kv_pages '3' is not allowed.*, or None"),
+        ({"max_model_len": 1}, "max_model_len 1 is not allowed: it must be an integer from 2"),
+        ({"prefill_share": float("nan")}, "prefill_share nan is not allowed"),
+        ({"graphs": "no"}, "graphs 'no' is not allowed: it must be True or False"),
+        ({"pins": {"rope@1": 3}}, "pins .* it must be a dict from op to kernel name"),
+        ({"max_num_seqs": 600}, "max_num_seqs 600 is more than max_step_tokens 512"),
+    ],
+)
+def test_options_out_of_range(model_folder: Path, options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LLM(str(model_folder), **options)
+
+
+def test_home_folder(
+    children: list[FakeChild], model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(model_folder.parent))
+    with LLM(Path("~", model_folder.name)) as llm:
+        assert llm.generate("a", SamplingParams(max_tokens=1))
+
+
+@pytest.mark.filterwarnings("error")
+def test_after_close(llm: LLM, engine: FakeEngine) -> None:
+    engine.step_s = 0.01
+    engine.script = lambda submit: iter(lambda: [10], None)
+    open_, unstarted = llm.stream("a"), llm.stream("a")
+    next(open_)
+    llm.close()
+    for call in (lambda: llm.generate("a"), lambda: llm.stream("a"), lambda: next(unstarted)):
+        with pytest.raises(RuntimeError, match="this LLM is closed"):
+            call()
+    with pytest.raises((EngineGone, CancelledError)):
+        list(open_)
+
+
+@pytest.mark.parametrize("prompts", [None, 5, [5, "a", 7], [None], ["a", 7], "\udcff"])
+def test_what_is_no_prompt(llm: LLM, prompts: Any) -> None:
+    with pytest.raises(InvalidRequest, match="prompt"):
+        llm.generate(prompts)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config.json", "{bad"),
+        ("config.json", "{}"),
+        ("config.json", '{"architectures": []}'),
+        ("tokenizer.json", "{}"),
+        ("generation_config.json", "[]"),
+        ("tokenizer_config.json", "\udcff"),
+    ],
+)
+def test_broken_file_is_named(model_folder: Path, tmp_path: Path, name: str, text: str) -> None:
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    (folder / name).write_text(text, "utf-8", "surrogateescape")
+    with pytest.raises(ValueError, match=str(folder / name)):
+        LLM(folder)
+    result = CliRunner().invoke(generate, [str(folder), "a"])
+    assert result.exit_code == 1
+    assert str(folder / name) in result.output
+
+
 def test_unknown_option(model_folder: Path) -> None:
     with pytest.raises(TypeError, match="tensor_parallel"):
         LLM(str(model_folder), tensor_parallel=2)
@@ -179,6 +252,32 @@ def test_generate_command(
     assert result.exit_code == 1
     assert "top_p is 2.0, but must be above 0 and at most 1" in result.stderr
     assert not any(child.engine.is_alive() for child in children)
+
+
+@pytest.mark.parametrize(("prompt", "stdin"), [(["\udcff"], None), ([], b"\xff")])
+def test_generate_from_what_is_no_text(model_folder: Path, prompt: Any, stdin: Any) -> None:
+    result = CliRunner().invoke(generate, [str(model_folder), *prompt], input=stdin)
+    assert result.exit_code == 2
+    assert "the prompt is not UTF-8 text" in result.output
+
+
+def test_generate_names_options(model_folder: Path) -> None:
+    result = CliRunner().invoke(generate, [str(model_folder), "a", "--max-num-seqs", "600"])
+    assert result.exit_code == 2
+    assert "--max-num-seqs 600 is more than --max-step-tokens 512" in " ".join(
+        result.output.split()
+    )
+
+
+def test_generate_into_a_closed_pipe(
+    children: list[FakeChild], model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(text: str = "", **options: Any) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("tokenspeed.cli.generate.click.echo", gone)
+    result = CliRunner().invoke(generate, [str(model_folder), "a"])
+    assert (result.exit_code, result.output) == (1, "")
 
 
 def _answering(tokenizer: Tokenizer, text: str) -> Callable[..., None]:

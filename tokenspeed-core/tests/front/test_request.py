@@ -18,7 +18,14 @@ def validated(tokens: Any = (5, 6), **params: Any) -> GenerationRequest:
     return GenerationRequest.validated(tokens, SamplingParams(**params), LIMITS)
 
 
+def test_none_is_no_stop() -> None:
+    request = validated(stop=None, stop_token_ids=None, logit_bias=None)
+    assert (request.stop, request.stop_ids) == ((), LIMITS.eos_ids)
+
+
 BAD = [
+    ("stop", 5, "a string or a list of strings"),
+    ("stop_token_ids", 5, "a list of token ids"),
     ("max_tokens", 0, "at least 1"),
     ("max_tokens", -1, "at least 1"),
     ("max_tokens", 1.5, "an integer"),

@@ -29,6 +29,7 @@ def model(tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    (folder / "tokenizer.json").write_text("{}")
     return folder
 
 
@@ -113,6 +114,10 @@ def test_serve_without_a_model_family_names_the_wheel(run, site, model):
         (("{model}", "--model", "{model}"), "name one model folder"),
         (("{model}", "--max-num-seqs", "0"), "--max-num-seqs"),
         (("{model}", "--prefill-share", "1.5"), "--prefill-share"),
+        (("{model}", "--prefill-share", "nan"), "--prefill-share nan is not allowed"),
+        (("{model}", "--request-timeout", "nan"), "--request-timeout nan is not allowed"),
+        (("{model}", "--page-size", "9999"), "--page-size 9999 is not allowed"),
+        (("{model}", "--max-step-tokens", "8"), "--max-num-seqs 64 is more than --max-step-tokens"),
         (("{model}", "--dtype", "int3"), "--dtype"),
         (("{model}", "--pin", "rms_norm@1"), "is not OP=KERNEL"),
         (("{model}", "--pin", "a@1=x", "--pin", "a@1=y"), "two kernels for a@1: x and y"),
@@ -143,6 +148,54 @@ def test_a_config_that_is_not_one_names_the_file(run, site, model, text):
     result = run("serve", str(model))
     assert result.exit_code == 1
     assert str(model / "config.json") in result.output
+
+
+def test_serve_needs_the_tokenizer(run, site, model):
+    site.platform("acme-gpu", "acme")
+    site.provide("family", "model", "llama", claims=("LlamaForCausalLM",))
+    (model / "tokenizer.json").unlink()
+    result = run("serve", str(model))
+    assert result.exit_code == 1
+    assert f"{model / 'tokenizer.json'} is missing" in result.output
+
+
+def test_a_length_beyond_the_models_names_both(run, site, model):
+    site.platform("acme-gpu", "acme")
+    site.provide("family", "model", "llama", claims=("LlamaForCausalLM",))
+    (model / "config.json").write_text(
+        '{"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 2048}'
+    )
+    result = run("serve", str(model), "--max-model-len", "9000")
+    assert result.exit_code == 2
+    text = " ".join(result.output.split())
+    assert "--max-model-len 9000 is more than the model can: 2048" in text
+
+
+def test_a_folder_for_temporary_files_that_is_too_deep(run, site, model, monkeypatch, tmp_path):
+    site.platform("acme-gpu", "acme")
+    site.provide("family", "model", "llama", claims=("LlamaForCausalLM",))
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    result = run("serve", str(model))
+    assert result.exit_code == 1
+    assert "set TMPDIR to a shorter folder" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("http://127.0.0.1:notaport",), "is no address of a server"),
+        (("http://[::1",), "is no address of a server"),
+        (("ftp://127.0.0.1",), "is no address of a server"),
+        (("http://127.0.0.1:1/a b",), "does not speak the OpenAI API"),
+        (("http://127.0.0.1:1", "--api-key", "a\nb"), "API key must be printable ASCII"),
+    ],
+)
+def test_chat_with_an_address_or_key_that_is_none(run, arguments, message):
+    result = run("chat", *arguments)
+    assert result.exit_code == 1
+    assert message in result.output
 
 
 def test_an_unknown_variable_with_our_prefix_is_an_error(run, site, model, monkeypatch):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 from tokenspeed.plugins.errors import BrokenPromiseError, LoadError, UnknownNameError, describe
 from tokenspeed.registry.kernels import KernelRegistry
+from tokenspeed_sdk.contracts import Accept
 from tokenspeed_sdk.contracts.kernel import CallSite
 from tokenspeed_sdk.contracts.platform import Capabilities
 
@@ -161,3 +162,28 @@ def test_explain_counts_equal_call_sites(plugins):
     counts = [(bound.site.layer, count) for bound, count in registry.explain()]
     assert counts == [("a", 3), ("d", 1), ("e", 1)]
     assert len(registry.explain("rms_norm@1")) == 2
+
+
+@pytest.mark.parametrize("verdict", [None, (9, "fits"), Accept("9", "text")])
+def test_a_verdict_that_is_none_names_the_plugin(plugins, kernel, verdict):
+    plugins.kernels("acme", kernel("fast", verdict))
+    with pytest.raises(BrokenPromiseError, match=r"acme 1\.0 has a kernel whose accept returned"):
+        KernelRegistry(plugins.plan(), {}).bind(SITE)
+
+
+def test_a_bound_kernel_that_cannot_be_called_names_the_plugin(plugins, kernel):
+    fast = kernel("fast", 9)
+    fast.bind = lambda site: None
+    plugins.kernels("acme", fast)
+    with pytest.raises(
+        BrokenPromiseError, match=r"acme 1\.0 has a kernel whose bind returned None"
+    ):
+        KernelRegistry(plugins.plan(), {}).bind(SITE)
+
+
+@pytest.mark.parametrize("returned", ["one kernel", None, ("fast",), (object(),)])
+def test_a_provider_that_returns_no_tuple_of_kernels_names_the_plugin(plugins, kernel, returned):
+    provided = kernel("fast", 9) if returned == "one kernel" else returned
+    plugins.add("kernel", "k", "acme", ["rms_norm@1:fast"], make=lambda: provided)
+    with pytest.raises(BrokenPromiseError, match=r"acme 1\.0 (must return a tuple|returned)"):
+        KernelRegistry(plugins.plan(), {})

@@ -8,6 +8,7 @@ import http.client
 import json
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,22 +32,33 @@ class ChatClient:
     """
 
     def __init__(self, url: str, api_key: str | None, options: dict[str, Any]) -> None:
-        parts = urlsplit(url if "//" in url else f"http://{url}")
+        try:
+            parts = urlsplit(url if "//" in url else f"http://{url}")
+            usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # a port or an IPv6 address that is none
+            usable = None
+        if not usable:
+            raise ServerError(f"{url!r} is no address of a server, such as http://127.0.0.1:8000")
         self._secure = parts.scheme == "https"
         self._address = parts.netloc
         self._path = parts.path.rstrip("/").removesuffix("/v1")
         self._headers = {"Content-Type": "application/json"}
         if api_key:
+            if not (api_key.isascii() and api_key.isprintable()):
+                raise ServerError("the API key must be printable ASCII, without a line break")
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._options = options
         self.messages: list[dict[str, str]] = []
 
     def use_model(self, name: str | None) -> None:
         """Ask this model; None: the first that the server names."""
-        models = json.loads(self._open("GET", "/v1/models").read()).get("data") or []
-        if not models:
-            raise ServerError(f"{self._address} serves no model yet; try again when it is ready")
-        self._options["model"] = name or models[0]["id"]
+        with self._errors(), self._open("GET", "/v1/models") as response:
+            models = json.loads(response.read()).get("data") or []
+            if not models:
+                raise ServerError(
+                    f"{self._address} serves no model yet; try again when it is ready"
+                )
+            self._options["model"] = name or models[0]["id"]
 
     def ask(self, text: str) -> Generator[str, None, None]:
         """The answer in pieces. Left early, the pieces so far count as the answer."""
@@ -64,7 +76,10 @@ class ChatClient:
 
     def _stream(self) -> Iterator[str]:
         body = {**self._options, "messages": self.messages, "stream": True}
-        with self._open("POST", "/v1/chat/completions", body) as response:  # closing it aborts
+        with (
+            self._errors(),
+            self._open("POST", "/v1/chat/completions", body) as response,  # closing it aborts
+        ):
             for line in response:
                 data = line.decode().strip().removeprefix("data: ")
                 if data == "[DONE]":
@@ -72,17 +87,27 @@ class ChatClient:
                 if data.startswith("{"):
                     yield from _pieces(json.loads(data))
 
-    def _open(self, method: str, path: str, body: Any = None) -> http.client.HTTPResponse:
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self._address, timeout=_TIMEOUT_S)
-        content = None if body is None else json.dumps(body)
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """No connection, or an answer of something else than our server, as a ServerError."""
         try:
-            connection.request(method, self._path + path, content, self._headers)
-            response = connection.getresponse()
+            yield
         except OSError as error:
             raise ServerError(
                 f"cannot reach {self._address}: {error}; start a server with 'ts serve FOLDER'"
             ) from error
+        except (http.client.HTTPException, ValueError, LookupError, AttributeError) as error:
+            raise ServerError(
+                f"{self._address} does not speak the OpenAI API: {type(error).__name__}: {error}; "
+                "give the address of 'ts serve'"
+            ) from error
+
+    def _open(self, method: str, path: str, body: Any = None) -> http.client.HTTPResponse:
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(self._address, timeout=_TIMEOUT_S)
+        content = None if body is None else json.dumps(body)
+        connection.request(method, self._path + path, content, self._headers)
+        response = connection.getresponse()
         if response.status != http.HTTPStatus.OK:
             raise ServerError(f"the server answered {response.status}: {_reason(response.read())}")
         return response
@@ -100,8 +125,8 @@ def chat(
 ) -> None:
     """Talk to the server at URL. Reads lines from standard input when that is no terminal."""
     check_environment()
-    client = ChatClient(url, api_key, {k: v for k, v in options.items() if v is not None})
     try:
+        client = ChatClient(url, api_key, {k: v for k, v in options.items() if v is not None})
         client.use_model(model)
     except ServerError as error:
         raise click.ClickException(str(error)) from error
@@ -130,6 +155,8 @@ def _read_line(interactive: bool) -> str | None:
         return input("> " if interactive else "").strip()
     except EOFError:
         return None
+    except UnicodeDecodeError as error:
+        raise click.ClickException("standard input is not UTF-8 text; convert it") from error
     except KeyboardInterrupt:
         click.echo(err=True)
         return ""
@@ -144,6 +171,8 @@ def _answer(client: ChatClient, line: str, interactive: bool) -> None:
         click.echo()
     except KeyboardInterrupt:
         click.echo("\n(stopped)", err=True)
+    except BrokenPipeError:
+        raise  # the reader of our output has enough: click ends quietly
     except (ServerError, OSError) as error:
         if not interactive:
             raise click.ClickException(str(error)) from error

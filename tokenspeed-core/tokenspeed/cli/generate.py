@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from tokenspeed.cli.environment import check_environment
-from tokenspeed.cli.options import engine_config, engine_options, model_folder
+from tokenspeed.cli.options import check_model, engine_config, engine_options, model_folder
 
 if TYPE_CHECKING:
     from tokenspeed.offline import LLM, SamplingParams
@@ -34,13 +34,16 @@ def generate(model: str, prompt: str | None, as_chat: bool, **values: Any) -> No
     """Continue PROMPT, or what comes on standard input, with the model in FOLDER."""
     check_environment()
     text = _prompt(prompt)
-    config = msgspec.structs.asdict(engine_config(model, values))
+    engine = engine_config(model, values)
+    check_model(engine)
 
     from tokenspeed.offline import LLM, RequestError, SamplingParams
 
     try:
-        with LLM(**config) as llm:
+        with LLM(**msgspec.structs.asdict(engine)) as llm:
             _print_answer(llm, text, as_chat, SamplingParams(**values))
+    except BrokenPipeError:
+        raise  # the reader has enough, as "head" has: click ends quietly
     except (RequestError, OSError, RuntimeError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
@@ -49,11 +52,15 @@ def generate(model: str, prompt: str | None, as_chat: bool, **values: Any) -> No
 
 
 def _prompt(argument: str | None) -> str:
-    if argument is not None:
-        return argument
-    if sys.stdin.isatty():
+    """UsageError when there is none, or when it is no text."""
+    if argument is None and (sys.stdin is None or sys.stdin.isatty()):
         raise click.UsageError('no prompt: ts generate FOLDER "The capital of France is"')
-    return sys.stdin.read()
+    try:
+        text = sys.stdin.read() if argument is None else argument
+        text.encode()  # bytes that are no text came in as lone surrogates
+    except UnicodeError as error:
+        raise click.UsageError("the prompt is not UTF-8 text; convert it, as with iconv") from error
+    return text
 
 
 def _print_answer(llm: LLM, text: str, as_chat: bool, sampling: SamplingParams) -> None:

@@ -25,26 +25,42 @@ def kernels() -> None:
 
 
 @kernels.command()
-@click.argument("op", required=False)
-@click.option(
-    "--model", callback=model_folder, metavar="FOLDER", required=True, help="Folder of the model."
-)
+@click.argument("words", nargs=-1, metavar="FOLDER [OP]")
+@click.option("--model", metavar="FOLDER", help="Another way to name the folder.")
 @click.option("--platform", metavar="NAME", help="Device type; see 'ts plugins list'.")
 @click.option("--dtype", default="auto", show_default=True)
 @click.option(
     "--pin", "pins", callback=pins, multiple=True, metavar="OP=KERNEL", help="As for ts serve."
 )
 def explain(
-    op: str | None, model: str, platform: str | None, dtype: str, pins: dict[str, str]
+    words: tuple[str, ...],
+    model: str | None,
+    platform: str | None,
+    dtype: str,
+    pins: dict[str, str],
 ) -> None:
     """Every candidate for OP, or for all ops, at each distinct call site of a model."""
-    engine = engine_config(model, {"platform": platform, "dtype": dtype, "pins": pins})
+    folder, op = _folder_and_op(words, model)
+    engine = engine_config(folder, {"platform": platform, "dtype": dtype, "pins": pins})
     registry = _build_without_weights(engine)
     ops = {bound.site.op for bound in registry.bound}
     if op is not None and op not in ops:
         raise click.UsageError(f'the model never calls "{op}"; {did_you_mean(op, ops)}')
     for bound, count in registry.explain(op):
         _show(bound, count)
+
+
+def _folder_and_op(words: tuple[str, ...], model: str | None) -> tuple[str, str | None]:
+    """FOLDER [OP], of which --model may have named the folder. UsageError, BadParameter."""
+    given = words if model is None else (model, *words)
+    if not given:
+        raise click.UsageError("name the folder of a model: ts kernels explain FOLDER [OP]")
+    if len(given) > 2:
+        raise click.UsageError(f"{' '.join(given[2:])!r} is too much: FOLDER and one OP at most")
+    context = click.get_current_context()
+    folder = model_folder(context, context.command.params[0], given[0])
+    assert folder is not None
+    return folder, given[1] if len(given) == 2 else None
 
 
 def _build_without_weights(engine: EngineConfig) -> KernelRegistry:
@@ -68,7 +84,7 @@ def _build_without_weights(engine: EngineConfig) -> KernelRegistry:
 
 
 def _ask(registry: KernelRegistry, plan: PluginPlan, device: Device, engine: EngineConfig) -> None:
-    """Bind the call sites of model and sampler; parameters are made on no device."""
+    """Bind the call sites of model and executor; parameters are made on no device."""
     from tokenspeed_sdk.modeling import BuildContext
 
     from tokenspeed.engine.sampling import Sampler
@@ -87,6 +103,7 @@ def _ask(registry: KernelRegistry, plan: PluginPlan, device: Device, engine: Eng
     )
     entry.build(settings, context)
     Sampler(context, config["vocab_size"])
+    context.bind("page_table_update@1", "executor.page_tables")  # as in engine/device_step.py
 
 
 def _show(bound: BoundSite, count: int) -> None:

@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from tokenspeed.config import EngineConfig
+from tokenspeed.config import ConfigError, EngineConfig
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -24,7 +25,7 @@ def model_folder(ctx: click.Context, param: click.Parameter, value: str | None) 
     """Callback of an option: the absolute path of a folder with a model."""
     if value is None:
         return None
-    folder = Path(value)
+    folder = Path(value).expanduser()
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
         raise click.BadParameter(
@@ -58,9 +59,36 @@ def engine_options(command: Command) -> Command:
 
 
 def engine_config(model: str, values: dict[str, Any]) -> EngineConfig:
-    """The config from a command's keyword arguments; takes its own out of ``values``."""
+    """The config from a command's keyword arguments; takes its own out of ``values``.
+
+    UsageError names the options that are out of range or do not fit together.
+    """
     fields = {name: values.pop(name) for name in EngineConfig.__struct_fields__ if name in values}
-    return EngineConfig(model=model, **fields)
+    with usage_errors():
+        return EngineConfig(model=model, **fields)
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Makes a ConfigError a UsageError that names the options."""
+    try:
+        yield
+    except ConfigError as error:
+        raise click.UsageError(error.named(_flag)) from error
+
+
+def check_model(engine: EngineConfig) -> None:
+    """ClickException when the folder is not complete, or the model cannot run as configured."""
+    config = read_config(engine.model)
+    tokenizer = Path(engine.model, "tokenizer.json")
+    if not tokenizer.is_file():
+        raise click.ClickException(f"{tokenizer} is missing; download the whole model again")
+    longest = config.get("max_position_embeddings")
+    if engine.max_model_len and isinstance(longest, int) and engine.max_model_len > longest:
+        raise click.UsageError(
+            f"--max-model-len {engine.max_model_len} is more than the model can: {longest} "
+            f"(max_position_embeddings in {Path(engine.model, 'config.json')})"
+        )
 
 
 def read_config(folder: str) -> dict[str, Any]:
@@ -71,11 +99,16 @@ def read_config(folder: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise click.ClickException(f"{path} cannot be read: {error}; download it again") from error
     architectures = config.get("architectures") if isinstance(config, dict) else None
-    if not isinstance(architectures, list) or not all(isinstance(a, str) for a in architectures):
+    names = architectures if isinstance(architectures, list) else []
+    if not names or not all(isinstance(name, str) for name in names):
         raise click.ClickException(
             f'{path} must hold "architectures", a list of names; it says {architectures!r}'
         )
     return dict(config)
+
+
+def _flag(field: str) -> str:
+    return "--pin" if field == "pins" else f"--{field.replace('_', '-')}"
 
 
 _OPTIONS = (

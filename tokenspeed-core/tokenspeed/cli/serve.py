@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -13,7 +14,14 @@ from typing import Any
 import click
 
 from tokenspeed.cli.environment import API_KEY, check_environment
-from tokenspeed.cli.options import engine_config, engine_options, model_folder, read_config
+from tokenspeed.cli.options import (
+    check_model,
+    engine_config,
+    engine_options,
+    model_folder,
+    read_config,
+    usage_errors,
+)
 from tokenspeed.config import EngineConfig, FrontConfig
 from tokenspeed.plugins.errors import did_you_mean
 from tokenspeed.plugins.resolve import Resolution
@@ -87,12 +95,13 @@ def serve(folder: str | None, model: str | None, **values: Any) -> None:
         raise click.UsageError("name one model folder: ts serve FOLDER")
     path = folder or model or ""
     engine = engine_config(path, values)
-    front = FrontConfig(
-        model=path,
-        served_model_name=values.pop("served_model_name") or Path(path).name,
-        request_timeout=values.pop("request_timeout"),
-        max_queue=values.pop("max_queue"),
-    )
+    with usage_errors():
+        front = FrontConfig(
+            model=path,
+            served_model_name=values.pop("served_model_name") or Path(path).name,
+            request_timeout=values.pop("request_timeout"),
+            max_queue=values.pop("max_queue"),
+        )
     log_level = values.pop("log_level")
     values["port"] = _choose_port(values["host"], values["port"])
     _run(engine, front, values, log_level)
@@ -116,7 +125,11 @@ def _run(
         )
         click.echo(gateway.curl_line(http, front.served_model_name))
 
-    with private_ipc() as ipc:
+    with ExitStack() as stack:
+        try:
+            ipc = stack.enter_context(private_ipc())
+        except OSError as error:
+            raise click.ClickException(str(error)) from error
         plan = LaunchPlan(engine=engine, front=front, plugins=resolution.plan, ipc=ipc)
         try:
             supervisor.serve(plan, http, announce, log_level)
@@ -132,6 +145,7 @@ def _resolve(engine: EngineConfig) -> Resolution:
 
     resolution = resolve_installed(engine.platform, engine.pins)
     find_model(resolution.plan, read_config(engine.model)["architectures"])
+    check_model(engine)
     return resolution
 
 

@@ -40,10 +40,13 @@ _PENALTIES = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_pen
 
 
 class ModelFolder:
-    """Reads each file once. FileNotFoundError names the file that is missing."""
+    """Reads each file once.
+
+    FileNotFoundError names the file that is missing, ValueError one that is not what it should be.
+    """
 
     def __init__(self, path: str) -> None:
-        self.path = Path(path).resolve()
+        self.path = Path(path).expanduser().resolve()
         self.config = self._json("config.json", required=True)
         self.generation_config = self._json("generation_config.json")
         self.tokenizer_config = self._json("tokenizer_config.json")
@@ -53,7 +56,22 @@ class ModelFolder:
         """The fast tokenizer; takes up to a second."""
         from tokenizers import Tokenizer
 
-        return Tokenizer.from_file(str(self._existing("tokenizer.json")))
+        file = self._existing("tokenizer.json")
+        try:
+            return Tokenizer.from_file(str(file))
+        except Exception as error:  # the library has no narrower one
+            raise ValueError(f"{file} holds no tokenizer: {error}; download it again") from error
+
+    @property
+    def architectures(self) -> list[str]:
+        """The classes that config.json names, any of which can run the model."""
+        names = self.config.get("architectures")
+        if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
+            return names
+        raise ValueError(
+            f'{self.path / "config.json"} must hold "architectures", a list of names; '
+            f"it says {names!r}"
+        )
 
     def eos_ids(self, vocab_size: int) -> tuple[int, ...]:
         """Token ids that end an answer: of generation_config.json, else of config.json."""
@@ -61,6 +79,11 @@ class ModelFolder:
             named = source.get("eos_token_id")
             if named is not None:
                 ids = tuple(named) if isinstance(named, list) else (named,)
+                if not all(type(id_) is int for id_ in ids):
+                    raise ValueError(
+                        f"{self.path}: eos_token_id of config.json or generation_config.json "
+                        f"must be a token id or a list of them; it says {named!r}"
+                    )
                 return tuple(id_ for id_ in ids if 0 <= id_ < vocab_size)
         log.warning(
             "%s names no eos_token_id: answers end at max_tokens or a stop string only", self.path
@@ -103,9 +126,13 @@ class ModelFolder:
     def _json(self, name: str, *, required: bool = False) -> dict[str, Any]:
         if not required and not (self.path / name).is_file():
             return {}
-        content = json.loads(self._existing(name).read_text("utf-8"))
+        file = self._existing(name)
+        try:
+            content = json.loads(file.read_text("utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{file} is not JSON: {error}; download it again") from error
         if not isinstance(content, dict):
-            raise ValueError(f"{self.path / name} must hold a JSON object")
+            raise ValueError(f"{file} must hold a JSON object; download it again")
         return content
 
     def _existing(self, name: str) -> Path:

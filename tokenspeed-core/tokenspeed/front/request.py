@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -54,8 +54,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         top_k: -1 or 0 for all tokens.
         n: answers to one prompt; answer i is drawn with seed + i.
         seed: None draws one. Equal seeds give equal answers, whatever else runs.
-        stop: texts that end the answer; they are not part of it.
-        stop_token_ids: token ids that end the answer, besides the model's own.
+        stop: texts that end the answer; they are not part of it. None for none.
+        stop_token_ids: token ids that end the answer, besides the model's own. None for none.
         ignore_eos: the model's own end tokens do not end the answer.
         skip_special_tokens: leave special tokens out of the text.
         keep_stop_token: leave the stop token that matched in the token ids.
@@ -68,8 +68,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     min_p: float = 0.0
     n: int = 1
     seed: int | None = None
-    stop: Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
+    stop: Sequence[str] | None = ()
+    stop_token_ids: Sequence[int] | None = ()
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     keep_stop_token: bool = False
@@ -78,7 +78,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     repetition_penalty: float = 1.0
-    logit_bias: Mapping[str, float] = {}
+    logit_bias: Mapping[str, float] | None = {}
     logprobs: bool = False
     json_schema: str | None = None
     regex: str | None = None
@@ -183,11 +183,13 @@ def resolve_sampling(params: SamplingParams) -> Sampling:
 def _check_unbuilt(params: SamplingParams) -> None:
     for field, only in _UNBUILT:
         value = getattr(params, field)
-        if value != only:
+        if value is not None and value != only:
             raise InvalidRequest(field, value, f"{only!r}: nothing else is built yet")
 
 
 def _prompt(tokens: Sequence[int], limits: Limits) -> NDArray[np.int32]:
+    if not isinstance(tokens, Sequence | np.ndarray) or np.ndim(tokens) == 0:
+        raise InvalidRequest("prompt", tokens, "a flat list of token ids")
     if len(tokens) == 0:
         raise InvalidRequest("prompt", [], "at least 1 token")
     if len(tokens) + 1 > limits.max_model_len:
@@ -215,8 +217,10 @@ def _max_new_tokens(asked: int | None, room: int) -> int:
     return min(_integer("max_tokens", asked, 1, None), room)
 
 
-def _stop_strings(stop: Sequence[str]) -> tuple[str, ...]:
-    strings = (stop,) if isinstance(stop, str) else tuple(stop)
+def _stop_strings(stop: Sequence[str] | None) -> tuple[str, ...]:
+    if not isinstance(stop, Collection | None):
+        raise InvalidRequest("stop", stop, "a string or a list of strings")
+    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
     if len(strings) > MAX_STOP_STRINGS:
         raise InvalidRequest("stop", f"{len(strings)} strings", f"at most {MAX_STOP_STRINGS}")
     for string in strings:
@@ -227,7 +231,10 @@ def _stop_strings(stop: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(strings))
 
 
-def _stop_token_ids(ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:
+def _stop_token_ids(ids: Sequence[int] | None, vocab_size: int) -> tuple[int, ...]:
+    if not isinstance(ids, Collection | None):
+        raise InvalidRequest("stop_token_ids", ids, "a list of token ids")
+    ids = tuple(ids or ())
     if len(ids) > MAX_STOP_TOKEN_IDS:
         raise InvalidRequest("stop_token_ids", f"{len(ids)} ids", f"at most {MAX_STOP_TOKEN_IDS}")
     return tuple(_integer("stop_token_ids", id_, 0, vocab_size - 1) for id_ in ids)

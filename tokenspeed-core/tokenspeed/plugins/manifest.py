@@ -14,6 +14,7 @@ from tokenspeed_sdk.contracts.manifest import CONTRACTS, ContractNumber, Manifes
 from tokenspeed.plugins.errors import ManifestError, did_you_mean
 
 _REINSTALL = "reinstall {0}, or remove it: pip uninstall {0}"
+_PACK = "; if it is yours, declare the file as package data, or your build leaves it out"
 _AUTHORS = "report it to the authors of {0}, or remove it: pip uninstall {0}"
 
 
@@ -47,7 +48,7 @@ def find_manifest(value: str, distribution: str) -> Path:
     raise ManifestError(
         f"no file {file} in {', '.join(map(str, places))}",
         where=where,
-        fix=_REINSTALL.format(distribution),
+        fix=_REINSTALL.format(distribution) + _PACK,
     )
 
 

@@ -122,10 +122,11 @@ def _refuse_duplicates(kind: str, keys: Iterable[tuple[str, str]]) -> None:
     for key, owner in keys:
         if key in owners:
             first = owners[key]
+            both = dict.fromkeys(f"pip uninstall {held.split()[0]}" for held in (first, owner))
             raise DuplicateClaimError(
                 f'the {kind} "{key}" is held twice: by {first} and by {owner}',
                 where="manifests of the installed distributions",
-                fix=f"remove one: pip uninstall {owner.split()[0]}",
+                fix=f"remove one of them: {', or '.join(both)}",
             )
         owners[key] = owner
 

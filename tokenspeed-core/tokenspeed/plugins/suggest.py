@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DEFAULT_PLATFORM_WHEEL = "tokenspeed-cpu"
 
-PLATFORM_WHEELS = {"cpu": "tokenspeed-cpu"}
+PLATFORM_WHEELS = {"cpu": "tokenspeed-cpu", "nvidia": "tokenspeed-nvidia"}
 
 ARCHITECTURE_WHEELS = {
     "LlamaForCausalLM": "tokenspeed-models",

@@ -28,6 +28,8 @@ from tokenspeed.plugins.resolve import REFERENCE, Decision, RunnerUp
 
 _log = logging.getLogger(__name__)
 
+_KERNEL_METHODS = ("accept", "bind", "pack_weight")
+
 
 @dataclass(frozen=True)
 class BoundSite:
@@ -94,6 +96,8 @@ class KernelRegistry:
         except Exception as error:
             error.add_note(f"kernel {kernel.name} of {chosen.candidate.owner} at {site.layer}")
             raise
+        if not callable(call_kernel):
+            raise _broken_kernel(chosen.candidate, site, "bind", call_kernel, "a callable")
         self.bound.append(BoundSite(site, _decide(site, chosen, judged, pin)))
         return Binding(kernel.name, call_kernel, lambda weight: kernel.pack_weight(site, weight))
 
@@ -147,7 +151,7 @@ def _is_needed(planned: Planned, plan: PluginPlan, pins: Mapping[str, str]) -> b
 def _load_kernels(planned: Planned, needed: bool) -> list[tuple[str, _Candidate]]:
     """(op, candidate) for each kernel of a plugin, exactly as its manifest claims them."""
     try:
-        kernels: tuple[Kernel, ...] = call(planned)
+        kernels = _kernels_of(planned, call(planned))
     except LoadError as error:
         if needed:
             raise
@@ -157,13 +161,48 @@ def _load_kernels(planned: Planned, needed: bool) -> list[tuple[str, _Candidate]
     offered = sorted(f"{kernel.op}:{kernel.name}" for kernel in kernels)
     if offered != sorted(planned.claims):
         differing = ", ".join(sorted(set(offered) ^ set(planned.claims))) or "one of them twice"
-        raise BrokenPromiseError(
-            f"{planned.owner} offers other kernels than its manifest claims: {differing}",
-            where=f'kernel "{planned.name}" ({planned.value})',
-            fix=f"report it to the authors of {planned.distribution}, or remove it: "
-            f"pip uninstall {planned.distribution}",
+        raise _broken_provider(
+            planned, f"offers other kernels than its manifest claims: {differing}"
         )
     return [(k.op, _Candidate(k.name, planned.owner, k, needed)) for k in kernels]
+
+
+def _kernels_of(planned: Planned, provided: Any) -> tuple[Kernel, ...]:
+    """What a provider returned, if it is what the contract says."""
+    if not isinstance(provided, tuple | list):
+        raise _broken_provider(planned, f"must return a tuple of kernels, not {provided!r}")
+    for kernel in provided:
+        named = all(isinstance(getattr(kernel, name, None), str) for name in ("op", "name"))
+        whole = all(callable(getattr(kernel, name, None)) for name in _KERNEL_METHODS)
+        if not (named and whole):
+            raise _broken_provider(
+                planned,
+                f"returned {kernel!r}, which is no kernel: "
+                f"that has op, name, {', '.join(_KERNEL_METHODS)}",
+            )
+    return tuple(provided)
+
+
+def _broken_provider(planned: Planned, what: str) -> BrokenPromiseError:
+    where = f'kernel "{planned.name}" ({planned.value})'
+    return _broken(planned.owner, what, where)
+
+
+def _broken_kernel(
+    candidate: _Candidate, site: CallSite, method: str, answer: object, wanted: str
+) -> BrokenPromiseError:
+    what = f"has a kernel whose {method} returned {answer!r} instead of {wanted}"
+    return _broken(candidate.owner, what, f"kernel {candidate.name} for {site.op} at {site.layer}")
+
+
+def _broken(owner: str, what: str, where: str) -> BrokenPromiseError:
+    distribution = owner.split(maxsplit=1)[0]
+    return BrokenPromiseError(
+        f"{owner} {what}",
+        where=where,
+        fix=f"report it to the authors of {distribution}, or remove it: "
+        f"pip uninstall {distribution}",
+    )
 
 
 def _judge(candidate: _Candidate, site: CallSite) -> _Judged:
@@ -179,6 +218,9 @@ def _judge(candidate: _Candidate, site: CallSite) -> _Judged:
         return _Judged(candidate, None, f"failed: {type(error).__name__}: {error}")
     if isinstance(verdict, Decline):
         return _Judged(candidate, None, f"declined: {verdict.why}")
+    if not isinstance(verdict, Accept) or not isinstance(verdict.score, int):
+        wanted = "an Accept with an integer score or a Decline"
+        raise _broken_kernel(candidate, site, "accept", verdict, wanted)
     return _Judged(candidate, verdict.score, verdict.why)
 
 

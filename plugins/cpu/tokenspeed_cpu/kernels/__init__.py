@@ -14,6 +14,7 @@ def kernels() -> tuple[Kernel, ...]:
     from tokenspeed_cpu.kernels.linear import Linear
     from tokenspeed_cpu.kernels.linear_torch import OnednnLinear, TorchLinear
     from tokenspeed_cpu.kernels.norm import AddRmsNorm, RmsNorm
+    from tokenspeed_cpu.kernels.page_table import PageTableUpdate
     from tokenspeed_cpu.kernels.rope import Rope
     from tokenspeed_cpu.kernels.rows import Embedding, GatherRows, SiluAndMul
     from tokenspeed_cpu.kernels.sample import Sample
@@ -32,4 +33,5 @@ def kernels() -> tuple[Kernel, ...]:
         SiluAndMul(),
         GatherRows(),
         Sample(),
+        PageTableUpdate(),
     )
