@@ -127,9 +127,13 @@ class LlamaForCausalLM(CausalLM[LlamaConfig]):
 
         graph.add(project, reads=("hidden",), writes=("qkv",))
         graph.add(split, reads=("qkv",), writes=("q", "k", "v"))
+        self.add_head_norms(graph, attn)
         graph.add(rope, reads=("q", "k", "positions"), writes=("q", "k"))
         graph.add(attend, reads=("q", "k", "v", "rows"), writes=("attended",))
         graph.add(output, reads=("attended",), writes=("hidden",))
+
+    def add_head_norms(self, graph: Graph, attn: str) -> None:
+        """For families that normalise the heads of query and key; Llama does not."""
 
     def add_mlp(self, graph: Graph, i: int) -> None:
         c, context, mlp = self.config, self.context, f"model.layers.{i}.mlp"

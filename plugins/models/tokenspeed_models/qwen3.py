@@ -7,17 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from tokenspeed_sdk.modeling import ConfigReader, Graph
-from tokenspeed_sdk.modeling.layers import (
-    Attention,
-    ColumnLinear,
-    RMSNorm,
-    Rope,
-    RowLinear,
-    SplitHeads,
-    cache_place,
-)
+from tokenspeed_sdk.modeling.layers import RMSNorm
 
 from tokenspeed_models.llama import LlamaConfig, LlamaForCausalLM
 
@@ -41,29 +32,12 @@ class Qwen3ForCausalLM(LlamaForCausalLM):
         head_dim = read.size("head_dim", default=HEAD_DIM)
         return super().read_config({**config, "head_dim": head_dim, "mlp_bias": False})
 
-    def add_attention(self, graph: Graph, i: int, table: torch.Tensor) -> None:
-        c, context, attn = self.config, self.context, f"model.layers.{i}.self_attn"
-        q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
-        shape = {"heads": c.heads, "kv_heads": c.kv_heads, "head_dim": c.head_dim}
-        place = cache_place(self.cache_groups(c), i)
-        fused = {"q_proj": q, "k_proj": kv, "v_proj": kv}
-        bias = c.attention_bias
-
-        project = ColumnLinear(context, f"{attn}.qkv_proj", k=c.hidden, n=fused, bias=bias)
-        split = SplitHeads(f"{attn}.split_heads", **shape)
-        q_norm = RMSNorm(context, f"{attn}.q_norm", hidden=c.head_dim, eps=c.eps)
-        k_norm = RMSNorm(context, f"{attn}.k_norm", hidden=c.head_dim, eps=c.eps)
-        rope = Rope(context, f"{attn}.rope", rope=c.rope, table=table, head_dim=c.head_dim)
-        attend = Attention(context, f"{attn}.attend", **shape, cache=place)
-        output = RowLinear(context, f"{attn}.o_proj", k=q, n=c.hidden, bias=bias)
-
-        graph.add(project, reads=("hidden",), writes=("qkv",))
-        graph.add(split, reads=("qkv",), writes=("q", "k", "v"))
+    def add_head_norms(self, graph: Graph, attn: str) -> None:
+        c = self.config
+        q_norm = RMSNorm(self.context, f"{attn}.q_norm", hidden=c.head_dim, eps=c.eps)
+        k_norm = RMSNorm(self.context, f"{attn}.k_norm", hidden=c.head_dim, eps=c.eps)
         graph.add(q_norm, reads=("q",), writes=("q",))
         graph.add(k_norm, reads=("k",), writes=("k",))
-        graph.add(rope, reads=("q", "k", "positions"), writes=("q", "k"))
-        graph.add(attend, reads=("q", "k", "v", "rows"), writes=("attended",))
-        graph.add(output, reads=("attended",), writes=("hidden",))
 
 
 EntryClass = Qwen3ForCausalLM
