@@ -11,7 +11,7 @@ import gc
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +70,8 @@ def start_engine(plan: LaunchPlan, platform: Platform) -> Iterator[EngineLoop]:
     """
     mailbox = Mailbox(plan.ipc)
     try:
-        executor, loop = _explained(build_engine, plan, platform, mailbox)
+        with _explained():
+            executor, loop = build_engine(plan, platform, mailbox)
         with closing(executor):
             yield loop
     except Exception as error:
@@ -81,15 +82,11 @@ def start_engine(plan: LaunchPlan, platform: Platform) -> Iterator[EngineLoop]:
         mailbox.close()
 
 
-def _explained(
-    build: Callable[[LaunchPlan, Platform, Mailbox], tuple[Executor, EngineLoop]],
-    plan: LaunchPlan,
-    platform: Platform,
-    mailbox: Mailbox,
-) -> tuple[Executor, EngineLoop]:
-    """Build; what is wrong with config, weights or memory is said without a traceback."""
+@contextmanager
+def _explained() -> Iterator[None]:
+    """What is wrong with config, weights or memory is said without a traceback."""
     try:
-        return build(plan, platform, mailbox)
+        yield
     except (ValueError, MemoryError, OSError) as error:
         log.debug("the engine cannot start", exc_info=error)
         raise StartError(str(error)) from error
@@ -140,14 +137,15 @@ def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox) -> LoadedModel:
         max_model_len=longest_request(config, read.size("max_position_embeddings")),
         page_size=config.page_size,
     )
-    model = entry.build(entry.read_config(raw), context)
+    model_config = entry.read_config(raw)
+    model = entry.build(model_config, context)
     weight_bytes = _fill(model.weight_map(), config, mailbox)
     model.prepare()
     return LoadedModel(
         model=model,
         registry=registry,
         context=context,
-        groups=entry.cache_groups(entry.read_config(raw)),
+        groups=entry.cache_groups(model_config),
         architecture=raw["architectures"][0],
         vocab_size=read.size("vocab_size"),
         weight_bytes=weight_bytes,
