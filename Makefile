@@ -3,6 +3,7 @@
 #
 #   make serve   chat with a demo model: sets up what is missing, then serves (SERVE="--port 8080")
 #   make test    everything that CI runs
+#   make docs    the documentation site, in build/site
 #   make setup   only what `make serve` does before it serves
 #   make dev     our distributions as editable installs, for work on them
 #
@@ -13,7 +14,7 @@ TORCH  ?= torch>=2.11,<3
 VENV   ?= .venv
 SERVE  ?=
 
-.PHONY: serve test setup dev clean
+.PHONY: serve test docs setup dev clean
 .DEFAULT_GOAL := serve
 
 SETUP = "$(PYTHON)" tools/setup_env.py --venv "$(VENV)" --torch "$(TORCH)"
@@ -25,10 +26,15 @@ setup:
 	@$(SETUP) --with demo
 
 dev:
-	@$(SETUP) --with demo --with test --editable
+	@$(SETUP) --with demo --with test --with docs --editable
 
 test:
 	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" VENV="$(VENV)" tools/test.sh
+
+docs:
+	@$(SETUP) --with docs
+	@"$(VENV)/bin/properdocs" build --strict --quiet
+	@echo "Written: build/site/index.html"
 
 clean:
 	rm -rf "$(VENV)" .venv-* dist build tokenspeed-core/build plugins/*/build

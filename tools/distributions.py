@@ -22,11 +22,13 @@ class Distribution:
         name: of the distribution.
         folder: relative to the repository's root.
         package: its import package; None for the meta-package.
+        reads: folders of other distributions that its build reads.
     """
 
     name: str
     folder: str
     package: str | None
+    reads: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -36,7 +38,8 @@ class Distribution:
         """Every file that a build reads, sorted. The meta-package is its metadata alone."""
         if self.package is None:
             return [self.path / "README.md", self.path / "pyproject.toml"]
-        return sorted(source_files(self.path))
+        folders = (self.path, *(ROOT / folder for folder in self.reads))
+        return sorted(path for folder in folders for path in source_files(folder))
 
     def file_hashes(self) -> dict[str, str]:
         """Digest of every source's content, by path relative to the repository's root."""
@@ -67,7 +70,9 @@ def source_files(folder: Path) -> Iterator[Path]:
 DISTRIBUTIONS = (
     Distribution("tokenspeed-sdk", "sdk", "tokenspeed_sdk"),
     Distribution("tokenspeed-core", "tokenspeed-core", "tokenspeed"),
-    Distribution("tokenspeed-cpu", "plugins/cpu", "tokenspeed_cpu"),
+    Distribution(
+        "tokenspeed-cpu", "plugins/cpu", "tokenspeed_cpu", ("sdk/tokenspeed_sdk/include",)
+    ),
     Distribution("tokenspeed-models", "plugins/models", "tokenspeed_models"),
     Distribution("tokenspeed", ".", None),
 )

@@ -30,7 +30,7 @@ python312() {
 }
 
 step 'set-up'
-"$PYTHON" tools/setup_env.py --venv "$VENV" --torch "$TORCH" --with demo --with test
+"$PYTHON" tools/setup_env.py --venv "$VENV" --torch "$TORCH" --with demo --with test --with docs
 need_doctest
 venv=$(cd "$VENV" && pwd)
 PATH=$venv/bin:$PATH
@@ -45,6 +45,9 @@ MYPYPATH=sdk:tokenspeed-core:plugins/nvidia mypy
 
 step 'import-linter'
 PYTHONPATH=plugins/nvidia lint-imports
+
+step 'docs'
+properdocs build --strict --quiet
 
 step 'C++ tests'
 cmake -S tokenspeed-core -B build/cpp -G Ninja \

@@ -17,7 +17,7 @@ from tokenspeed_sdk.modeling import BuildContext, CausalLM, Graph, Mesh, WeightE
 from tokenspeed_sdk.modeling.compiler import GraphError
 from tokenspeed_sdk.modeling.layers import Embedding, Head, Linear, RowLinear
 from tokenspeed_sdk.ops import ReferenceResolver
-from tokenspeed_sdk.testing.model_runner import plain_device
+from tokenspeed_sdk.testing.model.runner import plain_device
 
 VOCAB, HIDDEN = 7, 4
 

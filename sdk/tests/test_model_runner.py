@@ -9,7 +9,7 @@ import torch
 from tokenspeed_sdk.contracts.model import CacheGroup
 from tokenspeed_sdk.modeling import CacheView, ForwardBatch
 from tokenspeed_sdk.modeling.rows import split_rows
-from tokenspeed_sdk.testing.model_runner import PagedCache
+from tokenspeed_sdk.testing.model.runner import PagedCache
 
 GROUP = CacheGroup("full", (0, 1, 2), kv_heads=2, head_dim=8)
 

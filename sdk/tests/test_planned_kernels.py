@@ -15,7 +15,7 @@ from tokenspeed_sdk.modeling.layers import Attention
 from tokenspeed_sdk.modeling.layers.attention import CachePlace
 from tokenspeed_sdk.modeling.rows import split_rows
 from tokenspeed_sdk.ops import ReferenceResolver
-from tokenspeed_sdk.testing.model_runner import plain_device
+from tokenspeed_sdk.testing.model.runner import plain_device
 
 
 @dataclass

@@ -48,15 +48,17 @@ class Server:
         return answer
 
     def metric(self, name: str) -> float:
-        """A number of the admin port's /metrics, such as "running" or "retractions_total"."""
+        """A number of /metrics, such as "running_sequences"; summed over its labels."""
         text = get(f"{self.process.admin_url}/metrics")
-        found = re.search(rf"^tokenspeed_{name} (\S+)$", text, re.MULTILINE)
+        found = re.findall(rf"^tokenspeed_{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
         assert found, f"no metric tokenspeed_{name} in:\n{text}"
-        return float(found[1])
+        return sum(map(float, found))
 
     def settled_ledger(self, timeout_s: float = 20) -> dict[str, Any]:
         """The ledger once nothing runs any more."""
-        wait_for(lambda: self.metric("alive") == 0 and self.ledger()["idle"], timeout_s)
+        wait_for(
+            lambda: self.metric("requests_in_progress") == 0 and self.ledger()["idle"], timeout_s
+        )
         return self.ledger()
 
     def grpc_address(self) -> str:

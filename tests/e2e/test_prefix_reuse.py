@@ -49,8 +49,8 @@ async def test_a_twin_that_arrives_during_prefill_computes_nothing_twice(server:
         )
 
     first = asyncio.create_task(complete())
-    computed = server.metric("steps_total")
-    while server.metric("steps_total") < computed + 2:  # its second chunk is on the way
+    computed = server.metric("step_seconds_count")
+    while server.metric("step_seconds_count") < computed + 2:  # its second chunk is on the way
         assert not first.done(), "the first request ended too early to be a twin"
         await asyncio.sleep(0.01)
     second = await complete()

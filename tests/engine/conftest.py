@@ -11,7 +11,7 @@ import pytest
 import torch
 from tokenspeed_cpu.platform import CpuPlatform
 from tokenspeed_sdk.contracts.platform import Device
-from tokenspeed_sdk.testing.devices import DelayingDevice, ReplayingDevice
+from tokenspeed_sdk.testing.platform.devices import DelayingDevice, ReplayingDevice
 
 sys.path.insert(0, str(Path(__file__).parent))  # harness and churn are modules of their own
 

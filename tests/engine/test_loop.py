@@ -12,7 +12,7 @@ from harness import CONTEXT, Answer, all_at_once, engine, greedy, submit
 from tokenspeed._scheduler import Finish
 from tokenspeed.messages import EngineInput, Sampling
 from tokenspeed_sdk.contracts.platform import Device
-from tokenspeed_sdk.testing.devices import ReplayingDevice
+from tokenspeed_sdk.testing.platform.devices import ReplayingDevice
 
 
 def prompts(count: int, *, seed: int = 0, shortest: int = 3, longest: int = 90) -> list[list[int]]:

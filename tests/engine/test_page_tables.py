@@ -19,7 +19,7 @@ from tokenspeed.engine.start import build_engine
 from tokenspeed.engine.verify import PageTableError, PageTableVerifier
 from tokenspeed_cpu.platform import CpuPlatform
 from tokenspeed_sdk.contracts.platform import Device
-from tokenspeed_sdk.testing.devices import DelayingDevice, ReplayingDevice
+from tokenspeed_sdk.testing.platform.devices import DelayingDevice, ReplayingDevice
 
 STEPS = 1000
 

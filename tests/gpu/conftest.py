@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -87,30 +86,9 @@ def wide_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def qwen3_8b(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The config of Qwen3-8B, for random weights."""
-    config = {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "hidden_act": "silu",
-        "hidden_size": 4096,
-        "intermediate_size": 12288,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "max_position_embeddings": 40960,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1_000_000,
-        "attention_bias": False,
-        "vocab_size": 151936,
-        "tie_word_embeddings": False,
-        "bos_token_id": 151643,
-        "eos_token_id": 151645,
-    }
-    folder = tmp_path_factory.mktemp("qwen3-8b")
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+def qwen3_8b() -> Path:
+    """A folder with the config of Qwen3-8B alone, for random weights."""
+    return Path(__file__).parents[2] / "bench" / "configs" / "qwen3-8b"
 
 
 @pytest.fixture(scope="session")

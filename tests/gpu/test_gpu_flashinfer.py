@@ -13,7 +13,7 @@ import pytest
 import torch
 from harness import all_at_once, engine, submit
 from tokenspeed_models.llama import LlamaForCausalLM
-from tokenspeed_sdk.testing.model_runner import ModelRunner
+from tokenspeed_sdk.testing.model.runner import ModelRunner
 
 pytestmark = [
     pytest.mark.gpu,

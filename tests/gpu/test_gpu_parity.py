@@ -58,7 +58,7 @@ def theirs(smollm2: Path, gpu: Any) -> list[Any]:
 @pytest.fixture
 def runner(smollm2: Path, gpu: Any, kernels: Any) -> Any:
     from tokenspeed_models.llama import LlamaForCausalLM
-    from tokenspeed_sdk.testing.model_runner import ModelRunner
+    from tokenspeed_sdk.testing.model.runner import ModelRunner
 
     return ModelRunner.from_folder(
         LlamaForCausalLM,

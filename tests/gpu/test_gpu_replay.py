@@ -132,6 +132,7 @@ def test_replay_equals_eager_bit_for_bit(
         stream.record().wait()
         assert captured.buffers.sampled[:rows].equal(eager.buffers.sampled[:rows]), mix
         assert captured.kv.equal(eager.kv), mix
+    print(f"{len(mixes)} batches equal bit for bit, in buckets of {sorted(used)} rows")
     assert used == set(sizes)
     assert bool(captured.kv.any())
     stream.close()

@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import distribution
 
 import pytest
+from packaging.requirements import Requirement
 from tokenspeed.plugins.host import resolve_installed
 from tokenspeed.registry.models import find_model
+from tokenspeed_sdk.contracts import CONTRACTS
 
 PIN = "rms_norm@1=reference"
 
@@ -22,7 +25,31 @@ def test_with_all_wheels_the_plan_is_complete(ts_without):
     assert "LlamaForCausalLM" in run("models", "list").stdout
 
 
-@pytest.mark.parametrize("wheel", ["tokenspeed-models", "tokenspeed-cpu"])
+OUR_PLUGINS = ("tokenspeed-cpu", "tokenspeed-models")
+
+
+@pytest.mark.rule("R20")
+@pytest.mark.parametrize("wheel", OUR_PLUGINS)
+def test_our_wheels_use_the_entry_points_that_strangers_use(wheel):
+    groups = {entry.group for entry in distribution(wheel).entry_points}
+    assert groups <= {"tokenspeed.plugins", *(f"tokenspeed.{contract}" for contract in CONTRACTS)}
+
+
+@pytest.mark.rule("R3")
+def test_plugins_require_the_sdk_alone_and_the_sdk_requires_nothing():
+    def required(name):
+        lines = [Requirement(line) for line in distribution(name).requires or ()]
+        return {line.name for line in lines if line.marker is None}
+
+    assert required("tokenspeed-sdk") == set()
+    for wheel in OUR_PLUGINS:
+        assert {name for name in required(wheel) if name.startswith("tokenspeed")} == {
+            "tokenspeed-sdk"
+        }
+
+
+@pytest.mark.rule("R20")
+@pytest.mark.parametrize("wheel", OUR_PLUGINS)
 def test_serve_without_one_of_our_wheels_names_it(ts_without, model, wheel):
     done = ts_without(wheel)("serve", str(model))
     assert done.returncode == 1
@@ -38,6 +65,7 @@ def test_the_cpu_serves_where_nothing_else_is_installed():
     assert planned.distribution == "tokenspeed-models"
 
 
+@pytest.mark.rule("R13")
 def test_explain_shows_every_candidate_at_every_call_site(ts_without, model):
     done = ts_without(None)("kernels", "explain", "--model", str(model), "--pin", PIN)
     assert done.returncode == 0, done.stderr

@@ -22,6 +22,7 @@ Share = Annotated[float, Meta(gt=0, le=1, description="a number above 0 and at m
 Seconds = Annotated[float, Meta(gt=0, le=1e9, description="a number above 0, at most 1e9")]
 Port = Annotated[int, Meta(ge=0, le=65535, description="an integer from 0 to 65535")]
 Load = Annotated[Literal["auto", "dummy"], Meta(description='"auto" or "dummy"')]
+Names = Annotated[tuple[str, ...], Meta(description="a list of texts")]
 Pins = Annotated[dict[str, str], Meta(description="a dict from op to kernel name")]
 
 
@@ -76,6 +77,8 @@ class EngineConfig(_Checked, frozen=True, kw_only=True):
         threads: CPU threads of the engine; None leaves one core to the other processes.
         platform: name of the platform; None resolves it.
         pins: op -> kernel name that must be used.
+        allow: entries of an allow list, such as "kernel=cpu,acme"; None takes the environment's.
+        deny: entries of a deny list, beside those of the environment.
     """
 
     model: Text
@@ -93,6 +96,8 @@ class EngineConfig(_Checked, frozen=True, kw_only=True):
     threads: Count | None = None
     platform: Text | None = None
     pins: Pins = {}
+    allow: Names | None = None
+    deny: Names = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -73,6 +73,31 @@ class Rejected(msgspec.Struct, frozen=True, array_like=True):
     available: int
 
 
+class Started(msgspec.Struct, frozen=True, array_like=True):
+    """A sequence became part of a step for the first time.
+
+    Attributes:
+        at_us: when the step was planned, in microseconds of the monotonic clock.
+        cached_tokens: prompt tokens that need not be computed.
+    """
+
+    request: int
+    at_us: int
+    cached_tokens: int
+
+
+class StepReport(msgspec.Struct, frozen=True, array_like=True):
+    """A step that the device ended.
+
+    Attributes:
+        duration_us: from when the device could begin it to when the loop saw its end.
+    """
+
+    duration_us: int
+    prefill_tokens: int
+    decode_rows: int
+
+
 class CacheLedger(msgspec.Struct, frozen=True, array_like=True):
     """Accounts of all pages, found by walking their owners."""
 
@@ -97,8 +122,9 @@ class EngineOutput(msgspec.Struct, array_like=True, tag="output"):
         finish: uint8[n], values of tokenspeed._scheduler.Finish.
         stop_token: int32[n], the stop id that matched, else -1.
         cached_tokens: int32[n], prompt tokens that were not computed.
-        age_us: int64[n], microseconds since the engine received the request.
         failure: request -> what failed it, for rows with Finish.FAILED.
+        started: sequences that started since the last message.
+        steps: steps that ended since the last message, in order.
     """
 
     request: bytes = b""
@@ -107,8 +133,9 @@ class EngineOutput(msgspec.Struct, array_like=True, tag="output"):
     finish: bytes = b""
     stop_token: bytes = b""
     cached_tokens: bytes = b""
-    age_us: bytes = b""
     failure: dict[int, str] = {}
+    started: list[Started] = []
+    steps: list[StepReport] = []
     rejected: list[Rejected] = []
     load: Load = Load()
     ledger: CacheLedger | None = None
@@ -122,11 +149,23 @@ class EngineLoading(msgspec.Struct, frozen=True, array_like=True, tag="loading")
     bytes_total: int
 
 
+class KernelChoice(msgspec.Struct, frozen=True, array_like=True):
+    """A kernel that was chosen for ``sites`` call sites of the model; see contract ``observer``."""
+
+    op: str
+    kernel: str
+    owner: str
+    dtype: str
+    role: str
+    sites: int
+
+
 class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     """Engine to front, once: what it can serve.
 
     Attributes:
         max_model_len: tokens of prompt and answer together, min(context, KV pool).
+        kernels: what the model's call sites were bound to.
     """
 
     max_model_len: int
@@ -139,6 +178,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     architecture: str
     weight_bytes: int
     kv_bytes: int
+    kernels: list[KernelChoice] = []
 
 
 class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

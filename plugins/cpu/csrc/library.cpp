@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 // SPDX-FileCopyrightText: The TokenSpeed authors
-// The exported C functions, and the choice of an instruction set.
+// The choice of an instruction set, and what the platform calls.
 
 #include <atomic>
 #include <cstring>
 
-#include "abi.h"
+#include "library.h"
 #include "pool.h"
 
-#define TS_EXPORT extern "C" __attribute__((visibility("default")))
+#define TS_PLATFORM extern "C" __attribute__((visibility("default")))
 
 namespace tokenspeed::cpu {
 
@@ -76,25 +76,30 @@ std::atomic<const Chosen*>& chosen() {
 }
 
 }  // namespace
-}  // namespace tokenspeed::cpu
 
-using namespace tokenspeed::cpu;
+const Kernels* kernels() {
+  const Chosen* now = chosen().load();
+  return now ? &now->kernels : nullptr;
+}
 
-TS_EXPORT int tokenspeed_cpu_abi_version() { return kAbiVersion; }
-
-// Name of the instruction set in use, or "" when this CPU runs none of those built.
-TS_EXPORT const char* tokenspeed_cpu_isa() {
+const char* isa() {
   const Chosen* now = chosen().load();
   return now ? now->isa->name : "";
 }
 
+}  // namespace tokenspeed::cpu
+
+using namespace tokenspeed::cpu;
+
+TS_PLATFORM const char* tokenspeed_cpu_isa() { return isa(); }
+
 // The i-th instruction set of the library, or null behind the last.
-TS_EXPORT const char* tokenspeed_cpu_isa_name(int i) {
+TS_PLATFORM const char* tokenspeed_cpu_isa_name(int i) {
   return i >= 0 && i < static_cast<int>(sizeof kIsas / sizeof *kIsas) ? kIsas[i].name : nullptr;
 }
 
 // Switches the instruction set. For tests; not while a kernel runs.
-TS_EXPORT int tokenspeed_cpu_use_isa(const char* name) {
+TS_PLATFORM int tokenspeed_cpu_use_isa(const char* name) {
   for (const Isa& isa : kIsas) {
     if (std::strcmp(isa.name, name)) continue;
     if (!isa.runs()) return kUnsupported;
@@ -104,22 +109,5 @@ TS_EXPORT int tokenspeed_cpu_use_isa(const char* name) {
   return kUnsupported;
 }
 
-TS_EXPORT void tokenspeed_cpu_set_threads(int threads) { pool_set_threads(threads); }
-TS_EXPORT int tokenspeed_cpu_threads() { return pool_threads(); }
-
-#define TS_KERNEL(name, Args)                             \
-  TS_EXPORT int tokenspeed_cpu_##name(const Args* args) { \
-    return chosen().load()->kernels.name(*args);          \
-  }
-
-TS_KERNEL(linear, LinearArgs)
-TS_KERNEL(pack, PackArgs)
-TS_KERNEL(embedding, EmbeddingArgs)
-TS_KERNEL(gather, GatherArgs)
-TS_KERNEL(norm, NormArgs)
-TS_KERNEL(rope, RopeArgs)
-TS_KERNEL(kv_write, KvWriteArgs)
-TS_KERNEL(attention_prefill, AttentionArgs)
-TS_KERNEL(attention_decode, AttentionArgs)
-TS_KERNEL(silu_and_mul, SiluArgs)
-TS_KERNEL(sample, SampleArgs)
+TS_PLATFORM void tokenspeed_cpu_set_threads(int threads) { pool_set_threads(threads); }
+TS_PLATFORM int tokenspeed_cpu_threads() { return pool_threads(); }

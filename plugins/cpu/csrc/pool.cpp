@@ -37,6 +37,8 @@ inline void relax() {
 #endif
 }
 
+thread_local int limit = kMaxThreads;  // of calls of this thread
+
 class Pool {
  public:
   int threads() const { return threads_.load(std::memory_order_relaxed); }
@@ -55,6 +57,7 @@ class Pool {
     if (!use.owns_lock()) return work(context, 0, items);
     work_ = work, context_ = context, items_ = items, grain_ = grain;
     next_.store(0, std::memory_order_relaxed);
+    helpers_.store(pool_threads() - 1, std::memory_order_relaxed);
     open();
     take_pieces();
     close();
@@ -68,6 +71,9 @@ class Pool {
   }
 
  private:
+  // Threads beside the caller that the open call may use.
+  int helpers() const { return helpers_.load(std::memory_order_relaxed); }
+
   void open() {
     const uint64_t generation =
         (state_.load(std::memory_order_relaxed) & ~(kGeneration - 1)) + kGeneration;
@@ -111,7 +117,7 @@ class Pool {
   void loop(int index) {
     uint64_t seen = 0;
     for (int spins = 0;;) {
-      if (index < threads() - 1 && enter(seen)) {
+      if (index < helpers() && enter(seen)) {
         take_pieces();
         state_.fetch_sub(1, std::memory_order_release);
         spins = 0;
@@ -129,7 +135,7 @@ class Pool {
     sleeping_.fetch_add(1);
     wake_.wait(lock, [&] {
       const uint64_t state = state_.load();
-      return index < threads() - 1 && (state & kOpen) && state / kGeneration != seen;
+      return index < helpers() && (state & kOpen) && state / kGeneration != seen;
     });
     sleeping_.fetch_sub(1);
   }
@@ -138,6 +144,7 @@ class Pool {
   std::mutex sleep_;
   std::condition_variable wake_;
   std::atomic<int> threads_{1};
+  std::atomic<int> helpers_{0};
   std::atomic<int> sleeping_{0};
   int started_ = 0;
   Work work_ = nullptr;
@@ -168,7 +175,13 @@ struct Buffer {
 
 void pool_set_threads(int threads) { pool().set_threads(threads); }
 
-int pool_threads() { return pool().threads(); }
+int pool_threads() {
+  const int threads = pool().threads();
+  return threads < limit ? threads : limit;
+}
+
+ThreadLimit::ThreadLimit(int threads) : before_(limit) { limit = threads < 1 ? 1 : threads; }
+ThreadLimit::~ThreadLimit() { limit = before_; }
 
 void pool_run(int64_t items, int64_t grain, Work work, const void* context) {
   pool().run(items, grain, work, context);

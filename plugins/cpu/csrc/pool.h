@@ -12,7 +12,20 @@ using Work = void (*)(const void* context, int64_t begin, int64_t end);
 
 // Sets how many threads a call may use, the caller included. Safe at any time.
 void pool_set_threads(int threads);
+// Threads that a call of this thread may use.
 int pool_threads();
+
+// While it lives, calls of this thread use at most so many threads.
+class ThreadLimit {
+ public:
+  explicit ThreadLimit(int threads);
+  ~ThreadLimit();
+  ThreadLimit(const ThreadLimit&) = delete;
+  ThreadLimit& operator=(const ThreadLimit&) = delete;
+
+ private:
+  const int before_;
+};
 
 // Runs items [0, items) in pieces of `grain`, on the caller and on whichever pool threads come in
 // time, and returns when all are done. The caller never waits for a thread that has not started:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Fixtures: every instruction set this CPU runs, kernels bound to sites, caches with pages."""
+"""Fixtures: every instruction set this CPU runs, few threads, fresh random numbers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 import torch
 from tokenspeed_cpu import library
 
-THREADS = 2
+pytest_plugins = ["tokenspeed_sdk.testing.plugin"]
 
+THREADS = 2
 
 BEST = library.isa()
 RUNNABLE = [name for name in library.isas() if library.use_isa(name)]

@@ -10,6 +10,7 @@ import sys
 
 from tokenspeed_sdk.contracts.platform import Device
 from tokenspeed_sdk.contracts.probe import Accept, Verdict
+from tokenspeed_sdk.native import LibraryError
 
 from tokenspeed_cpu import library
 from tokenspeed_cpu.cores import default_threads, usable_cores
@@ -37,7 +38,7 @@ class CpuPlatform:
         cores = usable_cores()
         try:
             arch = library.arch()
-        except library.LibraryError as error:
+        except LibraryError as error:
             arch = f"no kernels: {error}"
         return Accept(SCORE, f"{arch}, {cores} core{'s' if cores > 1 else ''}")
 

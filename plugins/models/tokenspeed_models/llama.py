@@ -45,7 +45,8 @@ class LlamaConfig:
     kv_heads: int
     head_dim: int
     eps: float
-    attention_bias: bool
+    qkv_bias: bool
+    output_bias: bool
     mlp_bias: bool
     tied: bool
     rope: RopeConfig
@@ -62,6 +63,7 @@ class LlamaForCausalLM(CausalLM[LlamaConfig]):
         read = ConfigReader(config)
         read.choice("hidden_act", ("silu",), default="silu")
         read.absent("quantization_config", "use a checkpoint in bfloat16, float16 or float32")
+        bias = read.flag("attention_bias", default=False)
         hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
         kv_heads = read.size("num_key_value_heads", default=heads)
         head_dim = read.size("head_dim", default=hidden // heads)
@@ -79,7 +81,8 @@ class LlamaForCausalLM(CausalLM[LlamaConfig]):
             kv_heads=kv_heads,
             head_dim=head_dim,
             eps=read.number("rms_norm_eps", default=1e-6),
-            attention_bias=read.flag("attention_bias", default=False),
+            qkv_bias=bias,
+            output_bias=bias,
             mlp_bias=read.flag("mlp_bias", default=False),
             tied=read.flag("tie_word_embeddings", default=False),
             rope=read_rope(config, rotary=head_dim),
@@ -117,13 +120,12 @@ class LlamaForCausalLM(CausalLM[LlamaConfig]):
         shape = {"heads": c.heads, "kv_heads": c.kv_heads, "head_dim": c.head_dim}
         place = cache_place(self.cache_groups(c), i)
         fused = {"q_proj": q, "k_proj": kv, "v_proj": kv}
-        bias = c.attention_bias
 
-        project = ColumnLinear(context, f"{attn}.qkv_proj", k=c.hidden, n=fused, bias=bias)
+        project = ColumnLinear(context, f"{attn}.qkv_proj", k=c.hidden, n=fused, bias=c.qkv_bias)
         split = SplitHeads(f"{attn}.split_heads", **shape)
         rope = Rope(context, f"{attn}.rope", rope=c.rope, table=table, head_dim=c.head_dim)
         attend = Attention(context, f"{attn}.attend", **shape, cache=place)
-        output = RowLinear(context, f"{attn}.o_proj", k=q, n=c.hidden, bias=bias)
+        output = RowLinear(context, f"{attn}.o_proj", k=q, n=c.hidden, bias=c.output_bias)
 
         graph.add(project, reads=("hidden",), writes=("qkv",))
         graph.add(split, reads=("qkv",), writes=("q", "k", "v"))

@@ -11,6 +11,7 @@ from tokenspeed_sdk.modeling import ConfigReader, Graph
 from tokenspeed_sdk.modeling.layers import RMSNorm
 
 from tokenspeed_models.llama import LlamaConfig, LlamaForCausalLM
+from tokenspeed_models.qwen2 import refuse_windows
 
 HEAD_DIM = 128
 """Of every published size, whatever hidden_size / num_attention_heads is."""
@@ -23,13 +24,8 @@ class Qwen3ForCausalLM(LlamaForCausalLM):
 
     @classmethod
     def read_config(cls, config: Mapping[str, Any]) -> LlamaConfig:
-        read = ConfigReader(config)
-        if read.flag("use_sliding_window", default=False):
-            raise ValueError(
-                "config.json: use_sliding_window true is not supported; "
-                "use a checkpoint whose layers all attend to the whole context"
-            )
-        head_dim = read.size("head_dim", default=HEAD_DIM)
+        refuse_windows(config)
+        head_dim = ConfigReader(config).size("head_dim", default=HEAD_DIM)
         return super().read_config({**config, "head_dim": head_dim, "mlp_bias": False})
 
     def add_head_norms(self, graph: Graph, attn: str) -> None:

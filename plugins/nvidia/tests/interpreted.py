@@ -1,49 +1,33 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Runs the tiny cases under the Triton interpreter and prints one JSON object: name to error.
+"""The kit's tests of the Triton kernels, for a pytest of their own under Triton's interpreter.
 
-The interpreter is chosen when a kernel is decorated, so this is a process of its own. bf16 products
-are left out: the interpreter of triton 3.6 multiplies their raw bits (fp16 takes the same path).
+The interpreter is chosen when a kernel is decorated, so ``test_interpreter.py`` starts it. bf16
+products are left out: the interpreter of triton 3.6 multiplies their raw bits (fp16 takes the same
+path).
 """
 
-import json
+from __future__ import annotations
+
 import os
-import sys
-import traceback
-from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
-os.environ["TRITON_INTERPRET"] = "1"
+assert os.environ["TRITON_INTERPRET"] == "1", "run test_interpreter.py"
 
-import torch
-from nvidia_cases import TINY, Where, sample_mismatches
+from tokenspeed_sdk.testing import H100, TINY, kernel_conformance
 
-NO_DOT_IN = ("decode", "prefill")
+from tokenspeed_nvidia.catalog import kernels
 
+FEW_UNITS = replace(H100, units=3)
+"""So that decode splits rows."""
 
-def attempt(case: Callable[[], float | str]) -> float | str:
-    """The case's error, or why it failed."""
-    try:
-        return case()
-    except Exception:
-        return traceback.format_exc()
+PRODUCTS = ("attention_decode@1", "attention_prefill@1")
+OTHERS = sorted({kernel.op for kernel in kernels() if kernel.name != "flashinfer"} - set(PRODUCTS))
 
-
-def main() -> None:
-    torch.manual_seed(int(sys.argv[1]))
-    torch.set_num_threads(1)
-    results: dict[str, float | str] = {}
-    for dtype in ("float32", "float16", "bfloat16"):
-        where = Where("cpu", dtype, units=3)
-        for name, case in TINY.items():
-            if dtype == "bfloat16" and name.startswith(NO_DOT_IN):
-                continue
-            results[f"{name}:{dtype}"] = attempt(lambda case=case, where=where: case(where))
-    where = Where("cpu", "float32", units=3)
-    for vocab in (97, 5000):
-        wrong = attempt(lambda vocab=vocab: str(sample_mismatches(where, vocab)))
-        results[f"sample_{vocab}:float32"] = 0.0 if wrong == "[]" else wrong
-    print(json.dumps(results))
-
-
-if __name__ == "__main__":
-    main()
+conforms = partial(kernel_conformance, kernels, capabilities=FEW_UNITS, names=["triton", "cublas"])
+test_attention = conforms(ops=PRODUCTS, grid=TINY, dtypes=["float32"])
+test_half_attention = conforms(
+    ops=PRODUCTS, grid=replace(TINY, heads=TINY.heads[:1], windows=(None,)), dtypes=["float16"]
+)
+test_others = conforms(ops=OTHERS, grid=replace(TINY, vocabs=(4500,)))

@@ -5,15 +5,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import random
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip(
@@ -29,37 +27,25 @@ if triton.__version__ < "3.9" and np.lib.NumpyVersion(np.__version__) >= "2.4.0"
         allow_module_level=True,
     )
 
-from nvidia_cases import BOUNDS, TINY
-
-NAMES = [
-    *(f"{case}:{dtype}" for dtype in ("float32", "float16") for case in TINY),
-    *(f"{case}:bfloat16" for case in TINY if not case.startswith(("decode", "prefill"))),
-    *("sample_97:float32", "sample_5000:float32"),
-]
+CASES = 150
+"""About how many there are: fewer would mean that some were not found."""
 
 
-@pytest.fixture(scope="module")
-def errors() -> dict[str, float | str]:
-    """One process runs all cases: the interpreter is chosen for a process. About 15 s."""
-    seed = random.SystemRandom().randrange(2**31)
+def test_kernels_conform_under_the_interpreter() -> None:
+    """The interpreter is chosen for a process."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short"]
     run = subprocess.run(
-        [sys.executable, Path(__file__).parent / "interpreted.py", str(seed)],
+        [*command, str(Path(__file__).parent / "interpreted.py")],
+        env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=600,
         check=False,
     )
-    assert run.returncode == 0, f"seed {seed}: {run.stderr}"
-    found: dict[str, float | str] = json.loads(run.stdout.splitlines()[-1])
-    return found
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_interpreted_kernel_meets_reference(name: str, errors: dict[str, float | str]) -> None:
-    error = errors[name]
-    assert isinstance(error, float), error
-    assert error <= BOUNDS[name.partition(":")[2]]
-
-
-def test_every_case_ran(errors: dict[str, float | str]) -> None:
-    assert set(errors) == set(NAMES)
+    assert run.returncode == 0, run.stdout + run.stderr
+    summary = run.stdout.splitlines()[-1]
+    print(summary)
+    assert "skipped" not in summary
+    passed = re.search(r"(\d+) passed", summary)
+    assert passed
+    assert int(passed[1]) > CASES

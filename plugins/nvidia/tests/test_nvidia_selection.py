@@ -10,18 +10,14 @@ import tomllib
 from importlib.resources import files
 
 import pytest
-from tokenspeed_sdk.contracts.kernel import CallSite, Trait
-from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE, Capabilities
-from tokenspeed_sdk.contracts.probe import Accept, Decline
+from tokenspeed_sdk import testing
+from tokenspeed_sdk.contracts.kernel import Trait
+from tokenspeed_sdk.contracts.platform import Capabilities
+from tokenspeed_sdk.contracts.probe import Accept, Decline, Verdict
+from tokenspeed_sdk.testing import B200, CPU, H100, MI350, V100, chosen
 
 from tokenspeed_nvidia import catalog
 
-HALF = ("bfloat16", "float16", "float32")
-H100 = Capabilities("cuda", "sm_90", HALF, frozenset({GRAPH_CAPTURE}), 132)
-B200 = Capabilities("cuda", "sm_100", HALF, frozenset({GRAPH_CAPTURE}), 148)
-MI350 = Capabilities("cuda", "gfx950", HALF, frozenset({GRAPH_CAPTURE}), 256)
-V100 = Capabilities("cuda", "sm_70", ("float16", "float32"), frozenset(), 80)
-CPU = Capabilities("cpu", "x86-64-v4", ("float32",), frozenset(), 2)
 ATTENTION: dict[str, Trait] = {
     "heads": 32, "kv_heads": 8, "head_dim": 128, "page_size": 16, "window": None,
 }  # fmt: skip
@@ -29,14 +25,8 @@ ATTENTION: dict[str, Trait] = {
 
 def verdicts(
     op: str, device: Capabilities, dtype: str = "bfloat16", **traits: Trait
-) -> dict[str, Accept | Decline]:
-    site = CallSite(op, "model.layers.0", dtype, device, traits)
-    return {kernel.name: kernel.accept(site) for kernel in catalog.kernels() if kernel.op == op}
-
-
-def chosen(found: dict[str, Accept | Decline]) -> str:
-    accepted = {name: v.score for name, v in found.items() if isinstance(v, Accept)}
-    return max(accepted, key=lambda name: accepted[name])
+) -> dict[str, Verdict]:
+    return testing.verdicts(catalog.kernels(), op, device, dtype, **traits)
 
 
 @pytest.mark.parametrize("op", ["attention_decode@1", "attention_prefill@1"])

@@ -97,7 +97,11 @@ class CudaDevice:
 
     def allocate(self, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
         with memory_errors(self._device, _bytes(shape, dtype)):
-            return torch.zeros(shape, dtype=getattr(torch, dtype), device=self._device)
+            memory = torch.zeros(shape, dtype=getattr(torch, dtype), device=self._device)
+        # Steps run on a stream of their own, which waits neither for these zeros nor for weights
+        # that are still being filled.
+        torch.cuda.current_stream(self._device).synchronize()
+        return memory
 
     def host_buffer(self, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
         return torch.zeros(shape, dtype=getattr(torch, dtype), pin_memory=True)

@@ -6,7 +6,13 @@ These modules import the standard library only, so a plugin's entry point stays 
 strings such as ``"float32"``, tensors are named in annotations alone.
 """
 
-from tokenspeed_sdk.contracts.manifest import CONTRACTS, ContractNumber, Manifest, Provision
+from tokenspeed_sdk.contracts.manifest import (
+    CONTRACTS,
+    ContractNumber,
+    Manifest,
+    NativeLibrary,
+    Provision,
+)
 from tokenspeed_sdk.contracts.probe import Accept, Decline, Verdict
 
 __all__ = [
@@ -15,6 +21,7 @@ __all__ = [
     "ContractNumber",
     "Decline",
     "Manifest",
+    "NativeLibrary",
     "Provision",
     "Verdict",
 ]

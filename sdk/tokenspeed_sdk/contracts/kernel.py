@@ -19,6 +19,23 @@ if TYPE_CHECKING:
     import torch
 
 Trait: TypeAlias = str | int | float | bool | None
+"""A fact that is fixed at a call site."""
+
+PUBLIC_OPS = (
+    "add_rms_norm@1",
+    "attention_decode@1",
+    "attention_prefill@1",
+    "embedding@1",
+    "gather_rows@1",
+    "kv_write@1",
+    "linear@1",
+    "page_table_update@1",
+    "rms_norm@1",
+    "rope@1",
+    "sample@1",
+    "silu_and_mul@1",
+)
+"""Names of the ops in ``tokenspeed_sdk.ops``, for those who must not import torch."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +49,8 @@ class CallSite:
         device: capabilities of the device it will run on.
         traits: what is fixed at this site; each op's page lists its traits.
         role: part of the engine it belongs to; pins are per role.
+        rows: fewest and most rows (of the first argument) it is asked for; None: no bound. A
+            resolver may choose other kernels for one row than for a thousand.
     """
 
     op: str
@@ -40,6 +59,7 @@ class CallSite:
     device: Capabilities
     traits: Mapping[str, Trait] = field(default_factory=dict)
     role: str = "main"
+    rows: tuple[int, int | None] = (1, None)
 
 
 class BoundKernel(Protocol):
@@ -106,6 +126,7 @@ class Kernel(Protocol):
 
 
 KernelProvider: TypeAlias = Callable[[], "tuple[Kernel, ...]"]
+"""What an entry point in ``tokenspeed.kernel`` is: returns the kernels that the manifest claims."""
 
 
 @dataclass(frozen=True)

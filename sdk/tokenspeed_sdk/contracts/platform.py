@@ -102,7 +102,8 @@ class Device(Protocol):
     def torch_device(self) -> str:
         """What torch calls it, such as "cpu" or "cuda:0"."""
 
-    def memory(self) -> MemoryReport: ...
+    def memory(self) -> MemoryReport:
+        """What it has and what is used, now."""
 
     def allocate(self, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
         """A zeroed tensor on the device. MemoryError says needed and available bytes."""

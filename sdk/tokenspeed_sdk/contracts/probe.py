@@ -24,3 +24,4 @@ class Decline:
 
 
 Verdict: TypeAlias = Accept | Decline
+"""What a probe answers."""

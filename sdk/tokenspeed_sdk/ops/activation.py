@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 
 from tokenspeed_sdk.ops._args import FLOATS, Args, compute_dtype
-from tokenspeed_sdk.ops.op import Op
+from tokenspeed_sdk.ops.op import Op, Result, Traits
 
 
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
@@ -30,4 +30,8 @@ def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     return (gate * gate.sigmoid() * up).to(x.dtype)
 
 
-SILU_AND_MUL = Op("silu_and_mul@1", silu_and_mul, traits=("inter",))
+def _result(traits: Traits, x: torch.Tensor) -> Result:
+    return ((x.shape[0], traits["inter"]), x.dtype)
+
+
+SILU_AND_MUL = Op("silu_and_mul@1", silu_and_mul, traits=("inter",), result=_result)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from tokenspeed_sdk.ops._args import FLOATS, INT32, Args, compute_dtype
-from tokenspeed_sdk.ops.op import Op
+from tokenspeed_sdk.ops.op import Op, Result, Traits
 
 
 def attention_prefill(
@@ -156,6 +156,14 @@ def _attend(
     return torch.einsum("hij,hjd->ihd", weights, wide_values).to(q.dtype)
 
 
+def _result(traits: Traits, q: torch.Tensor, *_: object) -> Result:
+    return (q.shape, q.dtype)
+
+
 _TRAITS = ("heads", "kv_heads", "head_dim", "page_size", "window")
-ATTENTION_PREFILL = Op("attention_prefill@1", attention_prefill, _TRAITS, keywords=("window",))
-ATTENTION_DECODE = Op("attention_decode@1", attention_decode, _TRAITS, keywords=("window",))
+ATTENTION_PREFILL = Op(
+    "attention_prefill@1", attention_prefill, _TRAITS, keywords=("window",), result=_result
+)
+ATTENTION_DECODE = Op(
+    "attention_decode@1", attention_decode, _TRAITS, keywords=("window",), result=_result
+)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 
 from tokenspeed_sdk.ops._args import FLOATS, INT64, Args
-from tokenspeed_sdk.ops.op import Op
+from tokenspeed_sdk.ops.op import Op, Result, Traits
 
 
 def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -30,4 +30,8 @@ def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return weight[ids]
 
 
-EMBEDDING = Op("embedding@1", embedding, traits=("vocab", "hidden"))
+def _result(traits: Traits, ids: torch.Tensor, weight: torch.Tensor) -> Result:
+    return ((ids.shape[0], traits["hidden"]), weight.dtype)
+
+
+EMBEDDING = Op("embedding@1", embedding, traits=("vocab", "hidden"), result=_result)

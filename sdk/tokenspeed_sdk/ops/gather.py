@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 
 from tokenspeed_sdk.ops._args import FLOATS, INT64, Args
-from tokenspeed_sdk.ops.op import Op
+from tokenspeed_sdk.ops.op import Op, Result, Traits
 
 
 def gather_rows(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -30,4 +30,8 @@ def gather_rows(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return x[index]
 
 
-GATHER_ROWS = Op("gather_rows@1", gather_rows, traits=())
+def _result(traits: Traits, x: torch.Tensor, index: torch.Tensor) -> Result:
+    return ((index.shape[0], x.shape[1]), x.dtype)
+
+
+GATHER_ROWS = Op("gather_rows@1", gather_rows, traits=(), result=_result)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 
 from tokenspeed_sdk.ops._args import FLOATS, Args, compute_dtype
-from tokenspeed_sdk.ops.op import Op
+from tokenspeed_sdk.ops.op import Op, Result, Traits
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -37,4 +37,8 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     return out.to(x.dtype)
 
 
-LINEAR = Op("linear@1", linear, traits=("n", "k", "bias"))
+def _result(traits: Traits, x: torch.Tensor, *_: object) -> Result:
+    return ((x.shape[0], traits["n"]), x.dtype)  # the weight may be packed
+
+
+LINEAR = Op("linear@1", linear, traits=("n", "k", "bias"), result=_result)

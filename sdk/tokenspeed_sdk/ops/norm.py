@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from tokenspeed_sdk.ops._args import FLOATS, Args, compute_dtype
-from tokenspeed_sdk.ops.op import Op
+from tokenspeed_sdk.ops.op import Op, Result, Traits
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -71,5 +71,9 @@ def _normalise(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tenso
     return (wide * scale * weight.to(wide.dtype)).to(x.dtype)
 
 
-RMS_NORM = Op("rms_norm@1", rms_norm, traits=("hidden",))
-ADD_RMS_NORM = Op("add_rms_norm@1", add_rms_norm, traits=("hidden",))
+def _result(traits: Traits, x: torch.Tensor, *_: object) -> Result:
+    return (x.shape, x.dtype)
+
+
+RMS_NORM = Op("rms_norm@1", rms_norm, traits=("hidden",), result=_result)
+ADD_RMS_NORM = Op("add_rms_norm@1", add_rms_norm, traits=("hidden",), result=_result)

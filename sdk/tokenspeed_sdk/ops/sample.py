@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 
 from tokenspeed_sdk.ops._args import INT32, INT64, Args
-from tokenspeed_sdk.ops.op import Op
+from tokenspeed_sdk.ops.op import Op, Result, Traits
 from tokenspeed_sdk.ops.philox import MASK, philox4x32
 
 NO_TOKEN = -1
@@ -127,4 +127,8 @@ def gumbel(ids: torch.Tensor, seed: int, position: int) -> torch.Tensor:
     return -(-u.log()).log()
 
 
-SAMPLE = Op("sample@1", sample, traits=("vocab",))
+def _result(traits: Traits, logits: torch.Tensor, *_: object) -> Result:
+    return ((logits.shape[0],), torch.int64)
+
+
+SAMPLE = Op("sample@1", sample, traits=("vocab",), result=_result)

@@ -16,9 +16,11 @@ from smg_grpc_proto import tokenspeed_scheduler_pb2_grpc as pb_grpc
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenspeed.config import FrontConfig
 from tokenspeed.front.engine_client import EngineClient
-from tokenspeed.front.metrics import Metrics
 from tokenspeed.front.model_folder import ModelFolder
 from tokenspeed.front.service import GrpcServer, SchedulerService
+from tokenspeed.observe.events import EventStream
+from tokenspeed.observe.metrics import Metrics
+from tokenspeed_sdk.contracts.observer import Event
 
 from .fake_engine import READY, FakeEngine
 
@@ -101,6 +103,7 @@ class Front:
     client: EngineClient
     engine: FakeEngine
     metrics: Metrics
+    events: list[Event]
     port: int
 
 
@@ -111,17 +114,20 @@ def serving(address: str, engine: FakeEngine, model_folder: Path) -> Callable[..
     @asynccontextmanager
     async def serve(**options: Any) -> AsyncIterator[Front]:
         config = FrontConfig(model=str(model_folder), served_model_name="tiny", **options)
-        async with EngineClient(address) as client:
+        events, metrics = EventStream("tiny"), Metrics()
+        seen: list[Event] = []
+        events.add(metrics.observe)
+        events.add(seen.append)
+        async with EngineClient(address, events) as client:
             ready = await asyncio.wait_for(client.wait_ready(), 5)
             assert ready == READY
-            metrics = Metrics(client)
-            service = SchedulerService(client, ready, ModelFolder(config.model), config, metrics)
+            service = SchedulerService(client, ready, ModelFolder(config.model), config, events)
             async with (
                 GrpcServer(service, 0) as server,
                 grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
             ):
                 stub = pb_grpc.TokenSpeedSchedulerStub(channel)
-                yield Front(stub, service, client, engine, metrics, server.port)
+                yield Front(stub, service, client, engine, metrics, seen, server.port)
 
     return serve
 

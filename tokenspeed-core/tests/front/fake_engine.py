@@ -21,6 +21,8 @@ from tokenspeed.messages import (
     FromEngine,
     Load,
     Rejected,
+    Started,
+    StepReport,
     Submit,
 )
 
@@ -76,7 +78,8 @@ class FakeEngine(threading.Thread):
         self._address = address
         self._ready = ready
         self._quit = threading.Event()
-        self._running: dict[int, tuple[Submit, Iterator[list[int]], int, int]] = {}
+        self._news: list[Started] = []
+        self._running: dict[int, tuple[Submit, Iterator[list[int]], int]] = {}
         if not hold:
             self.go.set()
 
@@ -123,12 +126,8 @@ class FakeEngine(threading.Thread):
                     )
                 )
             else:
-                self._running[submit.request] = (
-                    submit,
-                    self.script(submit),
-                    0,
-                    time.monotonic_ns(),
-                )
+                self._running[submit.request] = (submit, self.script(submit), 0)
+                self._news.append(Started(submit.request, time.monotonic_ns() // 1000, 3))
         for request in message.aborts:
             self.aborts.append(request)
             self._running.pop(request, None)
@@ -139,7 +138,7 @@ class FakeEngine(threading.Thread):
 
     def _step(self) -> None:
         rows = []
-        for request, (submit, script, count, start) in list(self._running.items()):
+        for request, (submit, script, count) in list(self._running.items()):
             tokens = next(script, [])[: submit.max_new_tokens - count]
             finish, stop = Finish.NONE, -1
             for i, token in enumerate(tokens):
@@ -152,15 +151,15 @@ class FakeEngine(threading.Thread):
                 tokens, finish, stop = [], Finish.EXPIRED, -1
             if self.fail is not None:
                 tokens, finish, stop = [], Finish.FAILED, -1
-            self._running[request] = (submit, script, count + len(tokens), start)
+            self._running[request] = (submit, script, count + len(tokens))
             if finish != Finish.NONE:
                 del self._running[request]
             if tokens or finish != Finish.NONE:
-                rows.append((request, tokens, finish, stop, time.monotonic_ns() - start))
+                rows.append((request, tokens, finish, stop))
         if rows:
             self._send(self._output(rows))
 
-    def _output(self, rows: list[tuple[int, list[int], Finish, int, int]]) -> EngineOutput:
+    def _output(self, rows: list[tuple[int, list[int], Finish, int]]) -> EngineOutput:
         starts = np.cumsum([0] + [len(row[1]) for row in rows])
         return EngineOutput(
             request=np.array([row[0] for row in rows], np.uint64).tobytes(),
@@ -169,10 +168,15 @@ class FakeEngine(threading.Thread):
             finish=np.array([row[2] for row in rows], np.uint8).tobytes(),
             stop_token=np.array([row[3] for row in rows], np.int32).tobytes(),
             cached_tokens=np.full(len(rows), 3, np.int32).tobytes(),
-            age_us=np.array([row[4] // 1000 for row in rows], np.int64).tobytes(),
             failure={row[0]: self.fail or "" for row in rows if row[2] == Finish.FAILED},
+            started=self._take_started(),
+            steps=[StepReport(int(self.step_s * 1e6), 0, len(rows))],
             load=self._load(),
         )
+
+    def _take_started(self) -> list[Started]:
+        started, self._news = self._news, []
+        return started
 
     def _load(self) -> Load:
         return Load(

@@ -12,9 +12,10 @@ from tokenspeed.front.admin import AdminPort
 from tokenspeed.front.engine_client import EngineClient
 from tokenspeed.front.errors import EngineGone
 from tokenspeed.front.finish import Finish
-from tokenspeed.front.metrics import Metrics
 from tokenspeed.front.request import GenerationRequest, Limits, SamplingParams
 from tokenspeed.messages import EngineLoading
+from tokenspeed.observe.metrics import Metrics, MetricsPage
+from tokenspeed.observe.observers import Observers
 
 from .conftest import eventually
 from .fake_engine import FakeEngine
@@ -92,7 +93,8 @@ async def test_admin_port(address: str, monkeypatch: pytest.MonkeyPatch) -> None
     fake.loading.append(EngineLoading("weights", 63, 100))
     fake.start()
     async with EngineClient(address) as client, aiohttp.ClientSession() as http:
-        admin = AdminPort(client, Metrics(client))
+        no_observers = Observers([], reading_ids=[])
+        admin = AdminPort(client, MetricsPage(Metrics(), client, no_observers))
         runner, port = await admin.start(0)
 
         async def get(path: str) -> tuple[int, str]:
@@ -111,7 +113,7 @@ async def test_admin_port(address: str, monkeypatch: pytest.MonkeyPatch) -> None
         status, text = await get("/debug/cache")
         assert (status, '"balanced": true' in text) == (200, True)
         status, text = await get("/metrics")
-        assert (status, "tokenspeed_running 0.0" in text) == (200, True)
+        assert (status, "tokenspeed_running_sequences 0.0" in text) == (200, True)
 
         monkeypatch.setattr("tokenspeed.front.engine_client.STALL_S", 0.1)
         await asyncio.sleep(0.15)

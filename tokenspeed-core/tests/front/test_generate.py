@@ -246,13 +246,3 @@ async def test_no_metadata_before_the_first_token(front: Front) -> None:
     front.engine.frozen = False
     await asyncio.wait_for(metadata, 1)
     await responses(call)
-
-
-async def test_outcomes_are_counted(front: Front) -> None:
-    await responses(front.stub.Generate(request(max_new_tokens=1)))
-    await code_of(front.stub.Generate(request(n=65)))
-    text = front.metrics.text().decode()
-    assert 'tokenspeed_requests_total{outcome="length"} 1.0' in text
-    assert 'tokenspeed_requests_total{outcome="invalid"} 1.0' in text
-    assert "tokenspeed_time_to_first_token_seconds_count 1.0" in text
-    assert "tokenspeed_cached_tokens_total 3.0" in text

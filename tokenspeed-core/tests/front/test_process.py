@@ -20,7 +20,8 @@ from smg_grpc_proto import tokenspeed_scheduler_pb2_grpc as pb_grpc
 from tokenspeed.config import EngineConfig, FrontConfig
 from tokenspeed.messages import EngineLoading
 from tokenspeed.plugins.errors import PluginError
-from tokenspeed.process.launch import FRONT, LaunchPlan, plan_launch, private_ipc
+from tokenspeed.plugins.host import resolve_installed
+from tokenspeed.process.launch import FRONT, LaunchPlan, private_ipc
 from tokenspeed.process.spawn import Child, spawn
 
 from .fake_engine import FakeEngine
@@ -30,13 +31,15 @@ from .fake_engine import FakeEngine
 def plan(model_folder: Path) -> Iterator[LaunchPlan]:
     with private_ipc() as ipc:
         try:
-            yield plan_launch(
-                EngineConfig(model=str(model_folder)),
-                FrontConfig(model=str(model_folder), served_model_name="tiny"),
-                ipc,
-            )
+            plugins = resolve_installed().plan
         except PluginError as error:
             pytest.skip(f"no platform plugin is installed: {error.what}")
+        yield LaunchPlan(
+            engine=EngineConfig(model=str(model_folder)),
+            front=FrontConfig(model=str(model_folder), served_model_name="tiny"),
+            plugins=plugins,
+            ipc=ipc,
+        )
 
 
 def event(child: Child, name: str) -> dict[str, object]:
@@ -69,6 +72,7 @@ def test_life_of_a_front(plan: LaunchPlan) -> None:
         assert b"loading 50%" in not_ready.value.read()
         engine.go.set()
         ready = event(child, "ready")
+        assert ready["observers"] == [], "none is installed here"
         with grpc.insecure_channel(f"127.0.0.1:{ready['grpc_port']}") as channel:
             stub = pb_grpc.TokenSpeedSchedulerStub(channel)
             request = pb.GenerateRequest(

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import importlib_metadata
 import pytest
@@ -64,14 +65,18 @@ class Site:
         name: str,
         *,
         claims: tuple[str, ...] = (),
-        number: str = "0.1",
+        number: str = "1.0",
+        devices: tuple[str, ...] = (),
         code: str = "",
         attribute: str = ":make",
         version: str = "1.0",
+        more: str = "",
     ) -> None:
-        """A well-formed plugin that provides one object."""
-        manifest = f'id = "{distribution}"\n[[provides]]\ncontract = "{contract}"\n'
-        manifest += f'number = "{number}"\nname = "{name}"\nclaims = {list(claims)}\n'
+        """A well-formed plugin that provides one object; ``more`` ends its manifest."""
+        manifest = f'manifest = "1.0"\nid = "{distribution}"\n'
+        manifest += f'[[provides]]\ncontract = "{contract}"\nnumber = "{number}"\n'
+        manifest += f'name = "{name}"\nclaims = {list(claims)}\ndevices = {list(devices)}\n'
+        manifest += more
         package = distribution.replace("-", "_")
         entry_points = {
             "tokenspeed.plugins": {distribution: f"{package}:tokenspeed_plugin.toml"},
@@ -87,10 +92,11 @@ class Site:
         embedded: bool = False,
         verdict: str = "Accept(10, 'is there')",
         prefix: str = "",
+        **manifest: Any,
     ) -> None:
         """A plugin that provides a platform; ``prefix`` is code that runs at its import."""
         code = PLATFORM.format(name=name, embedded=embedded, verdict=verdict)
-        self.provide(distribution, "platform", name, code=prefix + code)
+        self.provide(distribution, "platform", name, code=prefix + code, **manifest)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from tokenspeed.plugins.host import resolve_installed
 from tokenspeed.registry.models import find_model
 
 
+@pytest.mark.rule("R6")
 def test_1_import_error_keeps_and_prints_its_cause(site):
     site.platform("acme-gpu", "acme", prefix=(
         "try:\n    import libacme_missing\n"
@@ -34,6 +35,7 @@ def test_1_import_error_keeps_and_prints_its_cause(site):
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
+@pytest.mark.rule("R6")
 def test_1_native_library_error_is_called_by_its_name(site):
     cause = "raise ImportError('libacme.so.12: cannot open shared object file')\n"
     site.platform("acme-gpu", "acme", prefix=cause)
@@ -44,6 +46,7 @@ def test_1_native_library_error_is_called_by_its_name(site):
 
 
 @pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.rule("R7")
 def test_2_duplicate_claim_names_both_distributions(sites, order):
     sites[order].provide("first", "model", "one", claims=("LlamaForCausalLM",))
     sites[1 - order].provide("second", "model", "two", claims=("LlamaForCausalLM",))
@@ -52,9 +55,10 @@ def test_2_duplicate_claim_names_both_distributions(sites, order):
     text = str(caught.value)
     assert 'model claim "LlamaForCausalLM" is held twice: by first 1.0 and by second 1.0' in text
     fix = "remove one of them: pip uninstall first, or pip uninstall second"
-    assert caught.value.fix == fix
+    assert caught.value.fix == f"{fix}; or deny one by its plugin's id"
 
 
+@pytest.mark.rule("R7")
 def test_2_conflicts_are_refused_before_any_code_runs(site):
     site.platform("first", "acme", prefix="raise SystemExit('first ran')")
     site.platform("second", "acme", prefix="raise SystemExit('second ran')")
@@ -62,22 +66,27 @@ def test_2_conflicts_are_refused_before_any_code_runs(site):
         resolve_installed()
 
 
+@pytest.mark.rule("R7")
 def test_2_nobody_may_claim_the_reference(site):
+    site.platform("acme-gpu", "acme")
     site.provide("first", "kernel", "fast", claims=("rms_norm@1:reference",))
-    with pytest.raises(DuplicateClaimError, match="tokenspeed-sdk"):
-        resolve_installed()
+    (row,) = resolve_installed().others
+    assert row.chosen == "refused"
+    assert 'claim "rms_norm@1:reference" is held by tokenspeed-sdk' in row.why
 
 
 @pytest.mark.parametrize(("number", "stale"), [("0.0", "acme-gpu"), ("9.3", "tokenspeed-core")])
+@pytest.mark.rule("R4")
 def test_3_wrong_contract_says_both_numbers_and_the_pip_line(site, number, stale):
     site.provide("acme-gpu", "platform", "acme", number=number, code="raise SystemExit('ran')")
     with pytest.raises(ContractError) as caught:
         resolve_installed()
-    assert f"contract number {number}; this engine serves 0.1" in str(caught.value)
+    assert f"contract number {number}; this engine serves 1.0" in str(caught.value)
     assert caught.value.where == str(site.folder / "acme_gpu" / "tokenspeed_plugin.toml")
     assert caught.value.fix == f"pip install --upgrade {stale}"
 
 
+@pytest.mark.rule("R13")
 def test_4_unknown_platform_gets_a_suggestion(site):
     site.platform("acme-gpu", "acme")
     with pytest.raises(UnknownNameError, match="--platform acne") as caught:
@@ -92,6 +101,7 @@ def test_4_unknown_platform_gets_a_suggestion(site):
         ({"rms_norm@1": "fats"}, 'no kernel "fats"', 'did you mean "fast"?'),
     ],
 )
+@pytest.mark.rule("R13")
 def test_4_unknown_pin_gets_a_suggestion(site, pin, message, fix):
     site.platform("acme-gpu", "acme")
     site.provide("acme-kernels", "kernel", "fast", claims=("rms_norm@1:fast",))
@@ -100,6 +110,7 @@ def test_4_unknown_pin_gets_a_suggestion(site, pin, message, fix):
     assert caught.value.fix == fix
 
 
+@pytest.mark.rule("R6")
 def test_5_no_platform_names_the_wheel(site):
     with pytest.raises(WheelAbsentError) as caught:
         resolve_installed()

@@ -15,6 +15,7 @@ from tokenspeed.plugins.plan import PluginPlan
 from tokenspeed.plugins.resolve import Choices, resolve
 
 
+@pytest.mark.rule("R5")
 def test_discover_probe_resolve_activate(site):
     site.platform("acme-gpu", "acme")
     site.provide(
@@ -35,6 +36,7 @@ def test_discover_probe_resolve_activate(site):
     assert load(resolution.plan.of("model")[0]).EntryClass == ()
 
 
+@pytest.mark.rule("R7")
 def test_the_plan_does_not_depend_on_the_order_of_the_import_path(sites, monkeypatch):
     sites[0].platform("zebra", "z", verdict="Accept(1, 'slow')")
     sites[1].platform("ant", "a", verdict="Accept(2, 'fast')")
@@ -45,12 +47,13 @@ def test_the_plan_does_not_depend_on_the_order_of_the_import_path(sites, monkeyp
     assert there.plan.platform == "a"
 
 
+@pytest.mark.rule("R5")
 def test_resolve_is_a_function_of_sets(site):
     site.platform("acme-gpu", "acme")
     site.platform("small", "cpu", embedded=True)
     site.platform("other-gpu", "other", verdict="Decline('no device')")
     plugins = discover()
-    probes = probe(plugins, None)
+    probes = probe(plugins, Choices())
     resolutions = [
         resolve(order, answers, Choices())
         for order in itertools.permutations(plugins)
@@ -60,6 +63,7 @@ def test_resolve_is_a_function_of_sets(site):
     assert all(resolution == resolutions[0] for resolution in resolutions)
 
 
+@pytest.mark.rule("R8")
 def test_the_version_is_part_of_the_plan(site):
     site.platform("acme-gpu", "acme")
     before = resolve_installed().plan
@@ -73,6 +77,7 @@ def test_the_version_is_part_of_the_plan(site):
     ]
 
 
+@pytest.mark.rule("R8")
 def test_a_plan_survives_the_wire(site):
     import msgspec
 
@@ -98,6 +103,8 @@ def test_the_embedded_platform_gives_way_whatever_its_score(site):
     assert "embedded default" in runner_up.why
 
 
+@pytest.mark.rule("R5")
+@pytest.mark.rule("R6")
 def test_the_embedded_platform_does_not_stand_in_for_one_that_declines(site):
     site.platform("small", "cpu", embedded=True)
     site.platform("acme-gpu", "acme", verdict="Decline('no device on the bus')")
@@ -107,6 +114,7 @@ def test_the_embedded_platform_does_not_stand_in_for_one_that_declines(site):
     assert resolve_installed("cpu").plan.platform == "cpu"
 
 
+@pytest.mark.rule("R6")
 def test_the_embedded_platform_does_not_stand_in_for_one_that_fails(site):
     site.platform("small", "cpu", embedded=True)
     site.platform("acme-gpu", "acme", prefix="raise RuntimeError('driver too old')")
@@ -127,6 +135,7 @@ def test_an_answer_that_is_no_verdict_is_a_failure(site, verdict):
         resolve_installed()
 
 
+@pytest.mark.rule("R6")
 def test_another_platform_that_fails_is_a_visible_warning(site):
     site.platform("acme-gpu", "acme")
     site.platform("broken-gpu", "broken", prefix="import no_such_module")
@@ -138,12 +147,15 @@ def test_another_platform_that_fails_is_a_visible_warning(site):
     assert resolution.platform.runners_up[0].why.startswith("failed: ")
 
 
+@pytest.mark.rule("R13")
 def test_a_named_platform_is_honoured_and_the_others_are_not_even_loaded(site):
     site.platform("acme-gpu", "acme", verdict="Accept(1, 'slow')")
     site.platform("broken-gpu", "broken", prefix="raise SystemExit")
     assert resolve_installed("acme").platform.why == "named by the operator; slow"
 
 
+@pytest.mark.rule("R5")
+@pytest.mark.rule("R13")
 def test_a_named_platform_that_declines_is_refused_with_its_reason(site):
     site.platform("acme-gpu", "acme", verdict="Decline('no device on the bus')")
     site.platform("other-gpu", "other")
@@ -151,6 +163,7 @@ def test_a_named_platform_that_declines_is_refused_with_its_reason(site):
         resolve_installed("acme")
 
 
+@pytest.mark.rule("R5")
 def test_a_tie_asks_with_the_flags_to_use(site):
     site.platform("acme-gpu", "acme")
     site.platform("other-gpu", "other")

@@ -25,7 +25,14 @@ class Platform:
         return Accept(1, "is there")
 """
 
-MANIFEST = 'id = "fake"\n[[provides]]\ncontract = "platform"\nnumber = "0.1"\nname = "fake"\n'
+MANIFEST = """
+manifest = "1.0"
+id = "fake"
+[[provides]]
+contract = "platform"
+number = "1.0"
+name = "fake"
+"""
 
 ENTRY_POINTS = """
 [tokenspeed.plugins]

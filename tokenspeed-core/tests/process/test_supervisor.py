@@ -95,6 +95,7 @@ def test_a_child_that_does_not_end_is_killed_after_its_grace(start_server):
     assert 0.3 < time.monotonic() - started < 3
 
 
+@pytest.mark.rule("R8")
 def test_a_child_with_one_plugin_fewer_refuses(start_server, tmp_path):
     """Its path lost a folder between the parent's look and its own."""
     path = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])

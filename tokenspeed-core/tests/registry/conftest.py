@@ -8,6 +8,7 @@ import sys
 import types
 
 import pytest
+from tokenspeed.plugins.lists import Lists
 from tokenspeed.plugins.plan import Planned, PluginPlan
 from tokenspeed_sdk.contracts import Accept, Decline
 
@@ -39,7 +40,7 @@ class Plugins:
         self.platform("cpu", "acme-cpu")
 
     def platform(self, name, distribution):
-        self.planned.append(Planned("platform", name, "absent:make", distribution, "1.0", "0.1"))
+        self.planned.append(Planned("platform", name, "absent:make", distribution, "1.0", "1.0"))
 
     def add(self, contract, name, distribution, claims, **attributes):
         module = types.ModuleType(f"fake_{distribution}_{name}".replace("-", "_"))
@@ -47,7 +48,7 @@ class Plugins:
         sys.modules[module.__name__] = module
         self.modules.append(module.__name__)
         value = module.__name__ + (":make" if contract == "kernel" else "")
-        planned = Planned(contract, name, value, distribution, "1.0", "0.1", tuple(claims))
+        planned = Planned(contract, name, value, distribution, "1.0", "1.0", tuple(claims))
         self.planned.append(planned)
 
     def kernels(self, distribution, *kernels, claims=None):
@@ -55,8 +56,8 @@ class Plugins:
             claims = [f"{k.op}:{k.name}" for k in kernels]
         self.add("kernel", distribution, distribution, claims, make=lambda: kernels)
 
-    def plan(self):
-        return PluginPlan.make("cpu", self.planned)
+    def plan(self, lists=Lists()):  # noqa: B008 (frozen)
+        return PluginPlan.make("cpu", self.planned, lists)
 
 
 @pytest.fixture

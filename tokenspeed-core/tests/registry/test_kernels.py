@@ -4,8 +4,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from tokenspeed.plugins.errors import BrokenPromiseError, LoadError, UnknownNameError, describe
+from tokenspeed.messages import KernelChoice
+from tokenspeed.plugins.errors import (
+    BrokenPromiseError,
+    LoadError,
+    NotWiredError,
+    UnknownNameError,
+    describe,
+)
+from tokenspeed.plugins.lists import gather
 from tokenspeed.registry.kernels import KernelRegistry
 from tokenspeed_sdk.contracts import Accept
 from tokenspeed_sdk.contracts.kernel import CallSite
@@ -15,6 +25,7 @@ DEVICE = Capabilities("cpu", "x86-64-v3", ("float32",), frozenset(), 4)
 SITE = CallSite("rms_norm@1", "model.norm", "float32", DEVICE, {"hidden": 8})
 
 
+@pytest.mark.rule("R13")
 def test_the_highest_score_wins_and_the_others_keep_their_reasons(plugins, kernel):
     plugins.kernels("acme", kernel("slow", 1), kernel("fast", 9), kernel("gpu", "needs a GPU"))
     registry = KernelRegistry(plugins.plan(), {})
@@ -57,6 +68,7 @@ def test_ties_go_by_name_and_not_by_order(plugins, kernel, names):
     assert KernelRegistry(plugins.plan(), {}).bind(SITE).kernel == "ant"
 
 
+@pytest.mark.rule("R13")
 def test_a_pin_is_honoured(plugins, kernel):
     plugins.kernels("acme", kernel("slow", 1), kernel("fast", 9))
     registry = KernelRegistry(plugins.plan(), {"rms_norm@1": "slow"})
@@ -67,6 +79,15 @@ def test_a_pin_is_honoured(plugins, kernel):
     assert decision.runners_up[0].why == "slow is pinned; score 9: scores 9"
 
 
+@pytest.mark.rule("R13")
+@pytest.mark.parametrize("role", ["main", "encoder", "drafter"])
+def test_a_pin_counts_in_every_part_of_the_engine(plugins, kernel, role):
+    plugins.kernels("acme", kernel("slow", 1), kernel("fast", 9))
+    registry = KernelRegistry(plugins.plan(), {"rms_norm@1": "slow"})
+    assert registry.bind(replace(SITE, role=role)).kernel == "slow"
+
+
+@pytest.mark.rule("R13")
 def test_a_pin_that_does_not_fit_is_refused_and_not_replaced(plugins, kernel):
     plugins.kernels("acme", kernel("gpu", "needs a GPU"), kernel("fast", 9))
     registry = KernelRegistry(plugins.plan(), {"rms_norm@1": "gpu"})
@@ -78,6 +99,7 @@ def test_a_pin_that_does_not_fit_is_refused_and_not_replaced(plugins, kernel):
     assert registry.bound == []
 
 
+@pytest.mark.rule("R13")
 def test_a_pin_that_met_no_call_site_is_refused(plugins):
     registry = KernelRegistry(plugins.plan(), {"rope@1": "reference"})
     registry.bind(SITE)
@@ -97,29 +119,73 @@ def test_an_op_of_a_plugin_s_own(plugins, kernel):
     assert KernelRegistry(plugins.plan(), {}).bind(site).kernel == "fast"
 
 
+@pytest.mark.rule("R9")
 @pytest.mark.parametrize("claims", [["rms_norm@1:fast", "rope@1:fast"], []])
 def test_kernels_that_differ_from_the_manifest_are_refused(plugins, kernel, claims):
-    plugins.kernels("acme", kernel("fast", 1), claims=claims)
+    plugins.kernels("acme-cpu", kernel("fast", 1), claims=claims)
     with pytest.raises(BrokenPromiseError, match="offers other kernels than its manifest"):
         KernelRegistry(plugins.plan(), {})
+
+
+@pytest.mark.rule("R6")
+@pytest.mark.rule("R9")
+def test_a_half_registered_plugin_leaves_nothing_behind(plugins, kernel, caplog):
+    """It claims two kernels and returns one: neither is taken, and both are in sight."""
+    plugins.kernels("half", kernel("fast", 9), claims=["rms_norm@1:fast", "rope@1:fast"])
+    registry = KernelRegistry(plugins.plan(), {})
+    assert registry.bind(SITE).kernel == "reference"
+    reason = "half 1.0 offers other kernels than its manifest claims: rope@1:fast"
+    assert registry.bound[0].decision.runners_up[0].why == f"failed: {reason}"
+    (row,) = registry.refused
+    assert (row.role, row.chosen, row.owner) == ("kernel half", "refused", "half 1.0")
+    assert row.why == reason
+    assert reason in caplog.text
+    assert registry.wired() == []
+
+
+@pytest.mark.rule("R9")
+def test_a_plugin_is_taken_whole_or_not_at_all(plugins, kernel):
+    """One of its two providers is broken: the sound one is rolled back with it."""
+    plugins.kernels("acme", kernel("fast", 9))
+    plugins.add("kernel", "other", "acme", ["rope@1:fast"], make=broken_provider)
+    registry = KernelRegistry(plugins.plan(), {})
+    assert registry.bind(SITE).kernel == "reference"
+    assert len(registry.refused) == 2
+
+
+@pytest.mark.rule("R6")
+def test_a_half_registered_plugin_that_is_pinned_is_fatal(plugins, kernel):
+    plugins.kernels("half", kernel("fast", 9), claims=["rms_norm@1:fast", "rope@1:fast"])
+    with pytest.raises(BrokenPromiseError):
+        KernelRegistry(plugins.plan(), {"rms_norm@1": "fast"})
+
+
+@pytest.mark.rule("R6")
+def test_a_broken_plugin_that_is_allowed_by_name_is_fatal(plugins):
+    plugins.add("kernel", "k", "other", ["rms_norm@1:fast"], make=broken_provider)
+    with pytest.raises(LoadError):
+        KernelRegistry(plugins.plan(gather(["kernel=k"])), {})
 
 
 def broken_provider():
     raise OSError("libacme.so.12: cannot open shared object file")
 
 
+@pytest.mark.rule("R6")
 def test_a_broken_plugin_of_the_chosen_platform_is_fatal(plugins):
     plugins.add("kernel", "k", "acme-cpu", ["rms_norm@1:fast"], make=broken_provider)
     with pytest.raises(LoadError, match=r"libacme\.so\.12"):
         KernelRegistry(plugins.plan(), {})
 
 
+@pytest.mark.rule("R6")
 def test_a_broken_plugin_that_is_pinned_is_fatal(plugins):
     plugins.add("kernel", "k", "other", ["rms_norm@1:fast"], make=broken_provider)
     with pytest.raises(LoadError):
         KernelRegistry(plugins.plan(), {"rms_norm@1": "fast"})
 
 
+@pytest.mark.rule("R6")
 def test_another_broken_plugin_is_a_warning_and_a_line_in_the_table(plugins, caplog):
     plugins.add("kernel", "k", "other", ["rms_norm@1:fast"], make=broken_provider)
     registry = KernelRegistry(plugins.plan(), {})
@@ -130,11 +196,14 @@ def test_another_broken_plugin_is_a_warning_and_a_line_in_the_table(plugins, cap
     assert runner_up.why.startswith("failed: ")
 
 
+@pytest.mark.rule("R6")
 def test_a_kernel_that_raises_when_asked_is_left_out_visibly(plugins, kernel, caplog):
     plugins.kernels("other", kernel("odd", ZeroDivisionError("by zero")))
     registry = KernelRegistry(plugins.plan(), {})
     assert registry.bind(SITE).kernel == "reference"
-    assert "kernel odd of other 1.0 at model.norm" in caplog.text
+    registry.bind(SITE)
+    assert caplog.text.count("kernel odd of other 1.0 is left out") == 1
+    assert "kernel odd of other 1.0 for rms_norm@1 at model.norm" in caplog.text
     assert registry.bound[0].decision.runners_up[0].why == "failed: ZeroDivisionError: by zero"
 
 
@@ -144,13 +213,36 @@ def test_a_kernel_of_the_platform_that_raises_when_asked_is_fatal(plugins, kerne
         KernelRegistry(plugins.plan(), {}).bind(SITE)
 
 
-def test_a_kernel_that_cannot_be_bound_says_whose_it_is(plugins, kernel):
+@pytest.mark.rule("R6")
+def test_a_kernel_of_the_platform_that_cannot_be_bound_says_whose_it_is(plugins, kernel):
     odd = kernel("odd", 5)
     odd.bind = lambda site: 1 / 0
-    plugins.kernels("acme", odd)
+    plugins.kernels("acme-cpu", odd)
     with pytest.raises(ZeroDivisionError) as caught:
         KernelRegistry(plugins.plan(), {}).bind(SITE)
-    assert describe(caught.value).endswith("kernel odd of acme 1.0 at model.norm")
+    last = "kernel odd of acme-cpu 1.0 for rms_norm@1 at model.norm"
+    assert describe(caught.value).endswith(last)
+
+
+@pytest.mark.rule("R13")
+def test_a_kernel_that_cannot_be_bound_gives_way_to_the_next(plugins, kernel):
+    """As when its compiler fails: another one serves, and the reason is kept."""
+    odd = kernel("odd", 9)
+    odd.bind = lambda site: 1 / 0
+    plugins.kernels("acme", odd, kernel("slow", 1))
+    registry = KernelRegistry(plugins.plan(), {})
+    assert registry.bind(SITE).kernel == "slow"
+    why = {other.name: other.why for other in registry.bound[0].decision.runners_up}
+    assert why["odd"] == "failed: ZeroDivisionError: division by zero"
+
+
+@pytest.mark.rule("R13")
+def test_a_pinned_kernel_that_cannot_be_bound_is_fatal(plugins, kernel):
+    odd = kernel("odd", 9)
+    odd.bind = lambda site: 1 / 0
+    plugins.kernels("acme", odd, kernel("slow", 1))
+    with pytest.raises(ZeroDivisionError):
+        KernelRegistry(plugins.plan(), {"rms_norm@1": "odd"}).bind(SITE)
 
 
 def test_explain_counts_equal_call_sites(plugins):
@@ -166,17 +258,19 @@ def test_explain_counts_equal_call_sites(plugins):
 
 @pytest.mark.parametrize("verdict", [None, (9, "fits"), Accept("9", "text")])
 def test_a_verdict_that_is_none_names_the_plugin(plugins, kernel, verdict):
-    plugins.kernels("acme", kernel("fast", verdict))
-    with pytest.raises(BrokenPromiseError, match=r"acme 1\.0 has a kernel whose accept returned"):
+    plugins.kernels("acme-cpu", kernel("fast", verdict))
+    with pytest.raises(
+        BrokenPromiseError, match=r"acme-cpu 1\.0 has a kernel whose accept returned"
+    ):
         KernelRegistry(plugins.plan(), {}).bind(SITE)
 
 
 def test_a_bound_kernel_that_cannot_be_called_names_the_plugin(plugins, kernel):
     fast = kernel("fast", 9)
     fast.bind = lambda site: None
-    plugins.kernels("acme", fast)
+    plugins.kernels("acme-cpu", fast)
     with pytest.raises(
-        BrokenPromiseError, match=r"acme 1\.0 has a kernel whose bind returned None"
+        BrokenPromiseError, match=r"acme-cpu 1\.0 has a kernel whose bind returned None"
     ):
         KernelRegistry(plugins.plan(), {}).bind(SITE)
 
@@ -184,6 +278,41 @@ def test_a_bound_kernel_that_cannot_be_called_names_the_plugin(plugins, kernel):
 @pytest.mark.parametrize("returned", ["one kernel", None, ("fast",), (object(),)])
 def test_a_provider_that_returns_no_tuple_of_kernels_names_the_plugin(plugins, kernel, returned):
     provided = kernel("fast", 9) if returned == "one kernel" else returned
-    plugins.add("kernel", "k", "acme", ["rms_norm@1:fast"], make=lambda: provided)
-    with pytest.raises(BrokenPromiseError, match=r"acme 1\.0 (must return a tuple|returned)"):
+    plugins.add("kernel", "k", "acme-cpu", ["rms_norm@1:fast"], make=lambda: provided)
+    with pytest.raises(BrokenPromiseError, match=r"acme-cpu 1\.0 (must return a tuple|returned)"):
         KernelRegistry(plugins.plan(), {})
+
+
+@pytest.mark.rule("R14")
+def test_wired_counts_ops_and_sites(plugins, kernel):
+    plugins.kernels("acme", kernel("fast", 9), kernel("fast", 1, op="rope@1"))
+    registry = KernelRegistry(plugins.plan(), {})
+    registry.bind(SITE)
+    registry.bind(SITE)
+    (wired,) = registry.wired()
+    assert (wired.places, wired.what) == (2, "candidate for 2 ops, chosen at 2 sites")
+    registry.check_wired()
+
+
+@pytest.mark.rule("R14")
+def test_a_plugin_without_kernels_ends_the_start(plugins):
+    plugins.kernels("empty")
+    registry = KernelRegistry(plugins.plan(), {})
+    with pytest.raises(NotWiredError, match=r"kernel empty of empty 1\.0") as caught:
+        registry.check_wired()
+    assert "--deny kernel=empty" in caught.value.fix
+
+
+@pytest.mark.rule("R13")
+def test_choices_are_what_explain_says(plugins, kernel):
+    plugins.kernels("acme", kernel("fast", 9))
+    registry = KernelRegistry(plugins.plan(), {})
+    for layer in ("a", "b"):
+        registry.bind(CallSite("rms_norm@1", layer, "float32", DEVICE, {"hidden": 8}))
+    registry.bind(CallSite("silu_and_mul@1", "c", "float32", DEVICE, {"inter": 16}))
+    assert registry.choices() == [
+        KernelChoice("rms_norm@1", "fast", "acme 1.0", "float32", "main", 2),
+        KernelChoice("silu_and_mul@1", "reference", "tokenspeed-sdk", "float32", "main", 1),
+    ]
+    table = [(row.role, row.chosen, row.sites) for row in registry.table()]
+    assert table == [("rms_norm@1", "fast", 2), ("silu_and_mul@1", "reference", 1)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokenspeed.cli.lists import export_lists, list_options
 from tokenspeed.cli.options import engine_config, engine_options, model_folder
 
 if TYPE_CHECKING:
@@ -32,10 +33,20 @@ def bench() -> None:
 @click.argument("folder", callback=model_folder)
 @click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--repetitions", type=click.IntRange(min=1), default=7, show_default=True)
+@list_options
 @_save
 @_check
-def cpu(folder: str, threads: int, repetitions: int, save: Path | None, check: bool) -> None:
+def cpu(
+    folder: str,
+    threads: int,
+    repetitions: int,
+    allow: tuple[str, ...] | None,
+    deny: tuple[str, ...],
+    save: Path | None,
+    check: bool,
+) -> None:
     """Decode and prefill beside Transformers, and beside the linear layers alone."""
+    export_lists(allow, deny)
     if importlib.util.find_spec("transformers") is None:
         raise click.ClickException("it compares with Transformers: pip install transformers")
     from tokenspeed.bench.cpu import run
@@ -52,10 +63,19 @@ def cpu(folder: str, threads: int, repetitions: int, save: Path | None, check: b
     multiple=True,
     help="Length of the prompt; repeatable. By default 35, 2600 and 7400.",
 )
+@list_options
 @_save
 @_check
-def gateway(folder: str, tokens: tuple[int, ...], save: Path | None, check: bool) -> None:
+def gateway(
+    folder: str,
+    tokens: tuple[int, ...],
+    allow: tuple[str, ...] | None,
+    deny: tuple[str, ...],
+    save: Path | None,
+    check: bool,
+) -> None:
     """What gateway and front add to the engine's own time. Wants an idle machine."""
+    export_lists(allow, deny)
     from tokenspeed.bench.gateway import SIZES, run
 
     _finish(run(folder, sizes=tokens or SIZES, progress=_say), save, check)
@@ -80,7 +100,10 @@ def decode(
     check: bool,
     **options: Any,
 ) -> None:
-    """Decode steps beside the linear layers alone, on the device that the engine takes."""
+    """Decode steps beside the linear layers alone, on the device that the engine takes.
+
+    With --load dummy a folder with a config.json alone will do: bench/configs/qwen3-8b.
+    """
     from tokenspeed.bench.decode import run
 
     config = engine_config(folder, options)
@@ -95,6 +118,17 @@ def decode(
         progress=_say,
     )
     _finish(report, save, check)
+
+
+@bench.command()
+@click.option("--repetitions", type=_COUNT, default=7, show_default=True)
+@_save
+@_check
+def plugins(repetitions: int, save: Path | None, check: bool) -> None:
+    """'ts plugins list' beside plugins that raise, sleep, or are for another contract."""
+    from tokenspeed.bench.plugins import run
+
+    _finish(run(repetitions=repetitions), save, check)
 
 
 def _say(text: str) -> None:

@@ -8,18 +8,33 @@ import os
 
 import click
 
+from tokenspeed.cli.lists import CONFIG
 from tokenspeed.plugins.errors import did_you_mean
+from tokenspeed.plugins.lists import ALLOW, DENY
 
 PREFIX = "TOKENSPEED_"
 
 API_KEY = "TOKENSPEED_API_KEY"
 
-VARIABLES = {API_KEY: "key that clients of 'ts serve' must send; hidden from the process list"}
+VARIABLES = {
+    API_KEY: "key that clients of 'ts serve' must send; hidden from the process list",
+    ALLOW: "as --allow, entries separated by ';'",
+    DENY: "as --deny, entries separated by ';'",
+    CONFIG: "as --config",
+}
+
+REMOVED: dict[str, str] = {}
+"""Variables of earlier versions -> what to use instead."""
 
 
 def check_environment() -> None:
     """UsageError for a variable that would silently do nothing."""
     for name in sorted(os.environ):
+        if name in REMOVED:
+            raise click.UsageError(
+                f"environment variable {name} is no longer read: {REMOVED[name]}. "
+                f"Then: unset {name}"
+            )
         if name.startswith(PREFIX) and name not in VARIABLES:
             raise click.UsageError(
                 f"unknown environment variable {name}: {did_you_mean(name, VARIABLES)} "

@@ -29,6 +29,7 @@ COMMANDS = {
         "tokenspeed.cli.plugins:plugins", "What is installed, and whether it is sound."
     ),
     "kernels": _Lazy("tokenspeed.cli.kernels:kernels", "Which kernel serves which op, and why."),
+    "explain": _Lazy("tokenspeed.cli.explain:explain", "What a launch would choose, and why."),
 }
 
 

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import click
 
+from tokenspeed.cli.lists import list_options
 from tokenspeed.cli.table import print_table
 from tokenspeed.plugins.discovery import discover
-from tokenspeed.plugins.resolve import check_plugins
+from tokenspeed.plugins.lists import gather
+from tokenspeed.plugins.usable import known_names, sort_out
 
 
 @click.group()
@@ -17,11 +19,24 @@ def models() -> None:
 
 
 @models.command("list")
-def list_() -> None:
+@list_options
+def list_(allow: tuple[str, ...] | None, deny: tuple[str, ...]) -> None:
     """One line per architecture."""
-    provisions = [p for p in check_plugins(discover()) if p.contract == "model"]
-    if not provisions:
-        click.echo("no model is installed: pip install tokenspeed-models")
-        return
+    found = discover()
+    lists = gather(allow, deny)
+    lists.check_names(known_names(found))
+    usable = sort_out(found, lists)
+    provisions = [p for p in usable.provisions if p.contract == "model"]
     rows = [(claim, p.name, p.owner) for p in provisions for claim in p.claims]
-    print_table(("architecture", "family", "distribution"), sorted(rows))
+    if rows:
+        print_table(("architecture", "family", "distribution"), sorted(rows))
+    for refused in usable.refused:
+        if refused.offers_any("model"):
+            click.echo(f"warning: {refused.error}", err=True)
+    if not rows:
+        denied = any(left.provision.contract == "model" for left in usable.left_out)
+        click.echo(
+            "the lists leave no model"
+            if denied
+            else "no model is installed: pip install tokenspeed-models"
+        )

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from tokenspeed.cli.lists import list_options
 from tokenspeed.config import ConfigError, EngineConfig
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -53,6 +54,7 @@ def pins(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> 
 
 def engine_options(command: Command) -> Command:
     """Adds the fields of EngineConfig as options; read them with ``engine_config``."""
+    command = list_options(command)
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

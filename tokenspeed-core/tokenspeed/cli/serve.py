@@ -22,6 +22,7 @@ from tokenspeed.cli.options import (
     read_config,
     usage_errors,
 )
+from tokenspeed.cli.start_table import print_compact, wired_rows
 from tokenspeed.config import EngineConfig, FrontConfig
 from tokenspeed.plugins.errors import did_you_mean
 from tokenspeed.plugins.resolve import Resolution
@@ -116,9 +117,12 @@ def _run(
     http = gateway.GatewayConfig(**http_values)
     resolution = _resolve(engine)
     _warn(resolution, http)
-    click.echo(f"loading {front.served_model_name} on {_platform_line(resolution)}")
+    print_compact(row for row in resolution.table if row.role != "observer")  # see wired_rows
+    click.echo(f"loading {front.served_model_name} on {resolution.platform.chosen}")
 
     def announce(ready: dict[str, Any]) -> None:
+        print_compact(wired_rows(ready))
+        click.echo("each op's kernel and the reasons: ts explain start " + front.model)
         click.echo(
             f"TokenSpeed {version('tokenspeed-core')} serves {front.served_model_name}; "
             f"admin port {ready['admin_port']}; Ctrl-C stops it"
@@ -140,11 +144,9 @@ def _run(
 
 def _resolve(engine: EngineConfig) -> Resolution:
     """The plugins for this model; what is missing is found before anything is started."""
-    from tokenspeed.plugins.host import resolve_installed
-    from tokenspeed.registry.models import find_model
+    from tokenspeed.process.launch import resolve_engine
 
-    resolution = resolve_installed(engine.platform, engine.pins)
-    find_model(resolution.plan, read_config(engine.model)["architectures"])
+    resolution = resolve_engine(engine, read_config(engine.model)["architectures"])
     check_model(engine)
     return resolution
 
@@ -158,11 +160,6 @@ def _warn(resolution: Resolution, http: Any) -> None:
             f"set {API_KEY}",
             err=True,
         )
-
-
-def _platform_line(resolution: Resolution) -> str:
-    platform = resolution.platform
-    return f"{platform.chosen} ({platform.owner}: {platform.why})"
 
 
 def _choose_port(host: str, asked: int | None) -> int:

@@ -16,6 +16,7 @@ from tokenspeed_sdk.modeling.batch import CacheView, ForwardBatch
 
 from tokenspeed.engine.buffers import DeviceInputs, Limits, StepArrays, StepBuffers, StepLayout
 from tokenspeed.engine.sampling import Sampler
+from tokenspeed.engine.step_kernels import bind_step_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,8 +62,9 @@ class DeviceStep:
         slots = limits.sequences + 2
         self._model = model
         self._inputs = DeviceInputs(device, StepLayout(limits))
-        self._sampler = Sampler(context, vocab_size)
-        self._update = context.bind("page_table_update@1", "executor.page_tables").call
+        kernels = bind_step_kernels(context, vocab_size)
+        self._sampler = Sampler(kernels)
+        self._update = kernels.update_page_tables
         self._sampled = device.allocate((limits.sequences,), "int64")
         self._last_token = device.allocate((slots,), "int64")
         self._slot_epochs = [device.allocate((slots,), "int32") for _ in range(limits.groups)]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.messages import Sampling
 
+_NEW_TENANT, _EMITS = int(RowFlag.NEW_TENANT), int(RowFlag.EMITS)  # numpy is slow with enums
 RING = 3
 """One step runs, one is queued behind it, one is being planned."""
 
@@ -144,11 +145,11 @@ class Executor:
         host["token_slot"][: plan.num_tokens] = np.repeat(slots, np.diff(starts))
         host["delta_count"][:] = plan.num_deltas
 
-        for row in np.flatnonzero(flags & RowFlag.NEW_TENANT):
+        for row in np.flatnonzero(flags & _NEW_TENANT):
             request = int(host["row_request"][row])
             self._sampling.install(int(slots[row]), requests[request])
 
-        emits: np.ndarray = (flags & RowFlag.EMITS) != 0
+        emits: np.ndarray = (flags & _EMITS) != 0
         host["emit_token"][:count] = starts[1:][emits] - 1
         host["emit_slot"][:count] = slots[emits]
         host["emit_position"][:count] = host["row_kv_len"][:rows][emits]

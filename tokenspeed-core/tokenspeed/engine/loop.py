@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenspeed._scheduler import Rejection
-from tokenspeed.engine.clock import HostClock
+from tokenspeed.engine.clock import HostClock, StepClock
 from tokenspeed.engine.reports import Reporter
 from tokenspeed.messages import Rejected
 
@@ -48,6 +48,7 @@ class EngineLoop:
         self._mailbox = mailbox
         self._verifier = verifier
         self._clock = HostClock()
+        self._step_clock = StepClock()
         self._reporter = Reporter(scheduler, self._clock)
         self._sampling: dict[int, Sampling] = {}
         self._stopping = False
@@ -115,13 +116,17 @@ class EngineLoop:
         plan = self._scheduler.plan(now_ms(), buffers.scheduler)
         if plan.num_rows == 0:
             return None
+        self._reporter.planned(plan, buffers.host)
         if self._verifier is not None:
             self._verifier.expect(plan, buffers.host)
-        return self._executor.dispatch(plan, self._sampling)
+        step = self._executor.dispatch(plan, self._sampling)
+        self._step_clock.dispatched()
+        return step
 
     def _commit(self, step: InFlight) -> None:
         with self._clock:
             self._executor.wait(step)
+        self._reporter.ended(step.plan, self._step_clock.ended())
         if self._verifier is not None:
             self._verifier.check(step.plan, step.page_tables)
         results = self._executor.collect(step)

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenspeed._scheduler import Finish
-from tokenspeed.messages import CacheLedger, EngineOutput, Load, Rejected
+from tokenspeed._scheduler import Finish, RowFlag
+from tokenspeed.messages import CacheLedger, EngineOutput, Load, Rejected, Started, StepReport
 
 if TYPE_CHECKING:
-    from tokenspeed._scheduler import Scheduler
+    from collections.abc import Mapping
+
+    from tokenspeed._scheduler import Plan, Scheduler
     from tokenspeed.engine.clock import HostClock
 
 HEARTBEAT_NS = 1_000_000_000
+_NEW_TENANT = int(RowFlag.NEW_TENANT)  # numpy takes 7 us longer for the enum
 NOT_A_NUMBER = "the model's logits for this request hold a NaN"
 
 
@@ -26,7 +29,9 @@ class Reporter:
     def __init__(self, scheduler: Scheduler, clock: HostClock) -> None:
         self._scheduler = scheduler
         self._clock = clock
-        self._received_ns: dict[int, int] = {}
+        self._unstarted: set[int] = set()
+        self._started: list[Started] = []
+        self._steps: list[StepReport] = []
         self._rejected: list[Rejected] = []
         self._finished: list[int] = []
         self._ledger_asked = 0
@@ -34,8 +39,25 @@ class Reporter:
         self._told_ns = 0
 
     def received(self, request: int) -> None:
-        """Start the clock of a request."""
-        self._received_ns[request] = time.monotonic_ns()
+        """A request that was accepted: its first step will be told."""
+        self._unstarted.add(request)
+
+    def planned(self, plan: Plan, host: Mapping[str, np.ndarray]) -> None:
+        """A step was planned into ``host``: note who starts with it. Free where nobody waits."""
+        if not self._unstarted:
+            return
+        for row in np.flatnonzero(host["row_flags"][: plan.num_rows] & _NEW_TENANT):
+            request = int(host["row_request"][row])
+            if request in self._unstarted:  # else it was retracted and starts again
+                self._unstarted.remove(request)
+                # What is cached is not computed: the row begins behind it.
+                cached = int(host["positions"][host["row_query_start"][row]])
+                self._started.append(Started(request, time.monotonic_ns() // 1000, cached))
+
+    def ended(self, plan: Plan, duration_us: int) -> None:
+        """The device ended a step."""
+        rows = plan.num_decode_rows  # one token each; the others are of prompts
+        self._steps.append(StepReport(duration_us, plan.num_tokens - rows, rows))
 
     def reject(self, rejected: Rejected) -> None:
         """Tell the front with the next message."""
@@ -58,7 +80,7 @@ class Reporter:
         """
         updates = self._scheduler.take_updates()
         idle, now_ns = not self._scheduler.has_work(), time.monotonic_ns()
-        news = len(updates.request) or self._rejected or self._ledger_asked
+        news = len(updates.request) or self._started or self._rejected or self._ledger_asked
         if self._told_idle and not idle:  # silence counts from where the work began
             self._told_idle, self._told_ns = False, now_ns
         overdue = idle != self._told_idle or (not idle and now_ns - self._told_ns > HEARTBEAT_NS)
@@ -72,19 +94,16 @@ class Reporter:
             finish=updates.finish.tobytes(),
             stop_token=updates.stop_token.tobytes(),
             cached_tokens=updates.cached_tokens.tobytes(),
-            age_us=self._ages(updates.request).tobytes(),
             failure=self._end(updates.request, updates.finish),
+            started=self._started,
+            steps=self._steps,
             rejected=self._rejected,
             load=self._load(),
             ledger=self._ledger() if self._ledger_asked else None,
         )
+        self._started, self._steps = [], []
         self._rejected, self._ledger_asked = [], 0
         return output
-
-    def _ages(self, requests: np.ndarray) -> np.ndarray:
-        now = time.monotonic_ns()
-        received = [self._received_ns[int(request)] for request in requests]
-        return (now - np.asarray(received, np.int64)) // 1000
 
     def _end(self, requests: np.ndarray, finish: np.ndarray) -> dict[int, str]:
         """Forget requests that ended; the reason of each that failed."""
@@ -93,7 +112,7 @@ class Reporter:
             request = int(requests[index])
             if finish[index] == Finish.FAILED:
                 failure[request] = NOT_A_NUMBER
-            del self._received_ns[request]
+            self._unstarted.discard(request)
             self._finished.append(request)
         return failure
 

@@ -10,9 +10,9 @@ import numpy as np
 
 if TYPE_CHECKING:
     import torch
-    from tokenspeed_sdk.modeling.context import BuildContext
 
     from tokenspeed.engine.buffers import StepArrays
+    from tokenspeed.engine.step_kernels import StepKernels
     from tokenspeed.messages import Sampling
 
 FIELDS = {
@@ -48,9 +48,9 @@ class SamplingTable:
 class Sampler:
     """The two ops between a forward pass and the next tokens."""
 
-    def __init__(self, context: BuildContext, vocab_size: int) -> None:
-        self.gather_rows = context.bind("gather_rows@1", "sampler.gather_rows").call
-        self._sample = context.bind("sample@1", "sampler.sample", vocab=vocab_size).call
+    def __init__(self, kernels: StepKernels) -> None:
+        self.gather_rows = kernels.gather_rows
+        self._sample = kernels.sample
 
     def sample(self, logits: torch.Tensor, inputs: StepArrays, count: int) -> torch.Tensor:
         """[count, vocabulary] -> [count] int64; -1 where a row's logits are not numbers."""

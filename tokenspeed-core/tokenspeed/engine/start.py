@@ -24,6 +24,7 @@ from tokenspeed._scheduler import CacheGroupConfig, Config, Scheduler
 from tokenspeed.cache.slab import Slab
 from tokenspeed.engine.buffers import Limits
 from tokenspeed.engine.device_step import DeviceStep
+from tokenspeed.engine.dry_step import dry_steps
 from tokenspeed.engine.executor import Executor
 from tokenspeed.engine.loop import EngineLoop
 from tokenspeed.engine.mailbox import Mailbox
@@ -31,6 +32,7 @@ from tokenspeed.engine.memory import KvBudget, kv_memory, longest_request, plan_
 from tokenspeed.engine.verify import PageTableVerifier
 from tokenspeed.engine.workspace import measure_workspace
 from tokenspeed.messages import EngineFailed, EngineLoading, EngineReady
+from tokenspeed.plugins.errors import describe
 from tokenspeed.process.failure import StartError
 from tokenspeed.registry.kernels import KernelRegistry
 from tokenspeed.registry.models import load_model
@@ -75,8 +77,7 @@ def start_engine(plan: LaunchPlan, platform: Platform) -> Iterator[EngineLoop]:
         with closing(executor):
             yield loop
     except Exception as error:
-        explained = isinstance(error, StartError)
-        mailbox.send(EngineFailed(str(error) if explained else f"{type(error).__name__}: {error}"))
+        mailbox.send(EngineFailed(str(error) if isinstance(error, StartError) else describe(error)))
         raise
     finally:
         mailbox.close()
@@ -89,7 +90,8 @@ def _explained() -> Iterator[None]:
         yield
     except (ValueError, MemoryError, OSError) as error:
         log.debug("the engine cannot start", exc_info=error)
-        raise StartError(str(error)) from error
+        notes = getattr(error, "__notes__", ())  # such as whose kernel raised it
+        raise StartError("\n  ".join([str(error), *notes])) from error
 
 
 def build_engine(
@@ -114,6 +116,7 @@ def build_engine(
     with _phase("capture graphs", mailbox, "lower --max-num-seqs, or give --no-graphs"):
         executor = _executor(loaded, device, slab, config, budget)
     loaded.registry.check_pins()
+    loaded.registry.check_wired()
     _log_summary(loaded, slab, budget, workspace)
     mailbox.send(_ready(loaded, slab, config, budget, plan))
     gc.freeze()  # what lives now lives as long as the engine: no collection need look at it
@@ -194,6 +197,8 @@ def _executor(
     )
     caches = [slab.layers(group) for group in loaded.groups]
     step = DeviceStep(loaded.model, device, loaded.context, caches, limits, loaded.vocab_size)
+    with loaded.registry.checked_results():
+        dry_steps(step, device, limits, loaded.registry.row_samples())
     return Executor(
         step, device, limits, graphs=config.graphs, page_tables=config.verify_page_tables
     )
@@ -227,6 +232,7 @@ def _ready(
         architecture=loaded.architecture,
         weight_bytes=loaded.weight_bytes,
         kv_bytes=slab.bytes,
+        kernels=loaded.registry.choices(),
     )
 
 

@@ -14,8 +14,10 @@ def main() -> None:
     import uvloop
 
     from tokenspeed.front.server import serve
+    from tokenspeed.observe.observers import load_observers
 
-    uvloop.run(serve(plan.front, plan.ipc, status.send))
+    with load_observers(plan.plugins) as observers:
+        uvloop.run(serve(plan.front, plan.ipc, observers, status.send))
 
 
 if __name__ == "__main__":

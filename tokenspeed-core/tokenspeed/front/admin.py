@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from tokenspeed.front.errors import EngineGone
 
 if TYPE_CHECKING:
     from tokenspeed.front.engine_client import EngineClient
-    from tokenspeed.front.metrics import Metrics
+    from tokenspeed.observe.metrics import MetricsPage
 
 _LEDGER_TIMEOUT_S = 5.0
 
@@ -26,7 +27,7 @@ class AdminPort:
         serving: set once requests are accepted.
     """
 
-    def __init__(self, client: EngineClient, metrics: Metrics) -> None:
+    def __init__(self, client: EngineClient, metrics: MetricsPage) -> None:
         self.serving = False
         self._client = client
         self._metrics = metrics
@@ -72,7 +73,7 @@ class AdminPort:
     async def _prometheus(self, request: web.Request) -> web.Response:
         return web.Response(
             body=self._metrics.text(),
-            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+            headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4},
         )
 
     async def _cache(self, request: web.Request) -> web.Response:

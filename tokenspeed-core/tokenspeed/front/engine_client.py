@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import logging
 import time
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -28,6 +29,9 @@ from tokenspeed.messages import (
     FromEngine,
     Load,
 )
+
+if TYPE_CHECKING:
+    from tokenspeed.observe.events import EventStream, RequestRecord
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +56,14 @@ class EngineClient:
         gone: why the engine is no more.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, events: EventStream | None = None) -> None:
+        """``events``: told what the engine says of itself."""
         self.loading: EngineLoading | None = None
         self.ready: EngineReady | None = None
         self.load = Load()
         self.gone: EngineGone | None = None
         self._address = address
+        self._events = events
         self._sequences: dict[int, tuple[Stream, int]] = {}
         self._numbers = itertools.count(1)
         self._ledgers: dict[int, asyncio.Future[CacheLedger]] = {}
@@ -116,14 +122,22 @@ class EngineClient:
             await self._changed.wait()
         return self.ready
 
-    def open(self, request: GenerationRequest, deadline_ms: int = 0) -> Stream:
-        """Submit all sequences of a request, with those of the same loop tick in one message."""
+    def open(
+        self,
+        request: GenerationRequest,
+        deadline_ms: int = 0,
+        record: RequestRecord | None = None,
+    ) -> Stream:
+        """Submit all sequences of a request, with those of the same loop tick in one message.
+
+        ``record``: told of their progress.
+        """
         self._raise_if_gone()
         engine_is_idle = not self._sequences
         if engine_is_idle:
             self._quiet_since = time.monotonic()
         ids = [next(self._numbers) for _ in range(request.n)]
-        stream = Stream(self, ids)
+        stream = Stream(self, ids, record)
         self._sequences.update((id_, (stream, i)) for i, id_ in enumerate(ids))
         self._outgoing.submits.extend(request.submits(ids, deadline_ms))
         if engine_is_idle:
@@ -215,6 +229,8 @@ class EngineClient:
             self._dispatch_output(message)
         elif isinstance(message, EngineReady):
             self.ready = message
+            if self._events is not None:
+                self._events.ready(message)
             self._changed.set()
         elif isinstance(message, EngineFailed):
             self.fail(message.error)
@@ -223,6 +239,12 @@ class EngineClient:
 
     def _dispatch_output(self, output: EngineOutput) -> None:
         self.load = output.load
+        if self._events is not None:
+            self._events.steps(output.steps)
+        for started in output.started:
+            entry = self._sequences.get(started.request)
+            if entry is not None and entry[0].record is not None:
+                entry[0].record.started(entry[1], started)
         self._dispatch_updates(output)
         for rejected in output.rejected:
             if entry := self._sequences.pop(rejected.request, None):
@@ -234,6 +256,8 @@ class EngineClient:
             answer = self._ledgers.get(output.ledger.asked)
             if answer is not None and not answer.done():
                 answer.set_result(output.ledger)
+        if self._events is not None:
+            self._events.load(output.load)
 
     def _dispatch_updates(self, output: EngineOutput) -> None:
         requests = np.frombuffer(output.request, np.uint64).tolist()
@@ -241,16 +265,16 @@ class EngineClient:
         tokens = np.frombuffer(output.tokens, np.int32).tolist()
         stop_token = np.frombuffer(output.stop_token, np.int32).tolist()
         cached_tokens = np.frombuffer(output.cached_tokens, np.int32).tolist()
-        age_us = np.frombuffer(output.age_us, np.int64).tolist()
         for i, request in enumerate(requests):
             entry = self._sequences.get(request)
             if entry is None:  # aborted here, its end is on the way
                 continue
             stream, index = entry
             news = stream.news_of(index)
-            if not news.tokens:
-                news.age_us = age_us[i]
-            news.tokens += tokens[start[i] : start[i + 1]]
+            new_tokens = tokens[start[i] : start[i + 1]]
+            news.tokens += new_tokens
+            if stream.record is not None and new_tokens:
+                stream.record.generated(index, new_tokens)
             news.cached_tokens = cached_tokens[i]
             if output.finish[i] != Finish.NONE:
                 news.finish = Finish(output.finish[i])

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tokenspeed.front.engine_client import EngineClient
     from tokenspeed.front.request import GenerationRequest
     from tokenspeed.front.stream import Delta
+    from tokenspeed.observe.events import RequestRecord
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -40,7 +41,6 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
             whatever else came in the same step.
         text: new text; always empty for a request whose text nobody here needs.
         completion_tokens: tokens so far, a stop token that is not delivered included.
-        age_us: of the first token, microseconds since the engine received the request; else None.
         finish_reason: None while it goes on.
         stop_token, stop_string: what ended the answer.
     """
@@ -50,7 +50,6 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     completion_tokens: int
     cached_tokens: int
-    age_us: int | None
     finish_reason: FinishReason | None
     stop_token: int | None
     stop_string: str | None
@@ -72,22 +71,25 @@ class Generation:
         *,
         tokenizer: Tokenizer | None = None,
         timeout_s: float | None = None,
+        record: RequestRecord | None = None,
     ) -> None:
         """Without ``tokenizer`` no text is made and the request must have no stop strings.
 
-        The engine keeps the timeout; a caller that does not trust it has one of its own.
+        The engine keeps the timeout; a caller that does not trust it has one of its own. Progress
+        is noted in ``record``; the outcome is the caller's to note.
         """
         assert tokenizer is not None or not request.stop
         self._client = client
         self._request = request
         self._timeout_s = timeout_s
+        self._record = record
         texts = [_Text(tokenizer, request) if tokenizer else None for _ in range(request.n)]
         self._running = {i: _Sequence(i, request, text) for i, text in enumerate(texts)}
 
     def __enter__(self) -> Generation:
         timeout = self._timeout_s
         deadline_ms = 0 if timeout is None else int((time.monotonic() + timeout) * 1000)
-        self._stream = self._client.open(self._request, deadline_ms)
+        self._stream = self._client.open(self._request, deadline_ms, self._record)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -134,7 +136,6 @@ class _Sequence:
 
     def advance(self, delta: Delta) -> Output:
         tokens = delta.tokens
-        first = self._completion_tokens == 0 and bool(tokens)
         reason = _REASONS.get(delta.finish)
         stop_token = delta.stop_token if delta.finish == Finish.STOP else None
         stopped = stop_token is not None and tokens[-1:] == [stop_token]
@@ -153,7 +154,6 @@ class _Sequence:
             text=text,
             completion_tokens=self._completion_tokens,
             cached_tokens=delta.cached_tokens,
-            age_us=delta.age_us if first else None,
             finish_reason=reason,
             stop_token=stop_token,
             stop_string=stop_string,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from smg_grpc_proto import tokenspeed_scheduler_pb2 as pb
 
-from tokenspeed.front.server_info import engine_version
+from tokenspeed.version import engine_version
 
 if TYPE_CHECKING:
     from tokenspeed.messages import EngineReady, Load

@@ -10,36 +10,50 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from prometheus_client import disable_created_metrics
+
 from tokenspeed.front.admin import AdminPort
 from tokenspeed.front.engine_client import EngineClient
 from tokenspeed.front.errors import EngineGone
-from tokenspeed.front.metrics import Metrics
 from tokenspeed.front.model_folder import ModelFolder
 from tokenspeed.front.service import GrpcServer, SchedulerService
+from tokenspeed.observe.events import EventStream
+from tokenspeed.observe.metrics import Metrics, MetricsPage
 from tokenspeed.process.failure import StartError
 
 if TYPE_CHECKING:
     from tokenspeed.config import FrontConfig
+    from tokenspeed.observe.observers import Observers
+
+Report = Callable[[dict[str, Any]], None]
+"""Tells the supervisor of an event."""
 
 
-async def serve(config: FrontConfig, ipc: str, report: Callable[[dict[str, Any]], None]) -> None:
+async def serve(config: FrontConfig, ipc: str, observers: Observers, report: Report) -> None:
     """Serve until SIGTERM.
 
     Reports the events ``listening`` (the admin port is open) and ``ready`` (the gRPC port is open
-    too). Nothing is served before the engine is ready: the gateway takes an open port for a worker.
-    StartError when the engine ends while it loads.
+    too; ``kernels`` and ``observers`` are rows of the start-up table). Nothing is served before the
+    engine is ready: the gateway takes an open port for a worker. StartError when the engine ends
+    while it loads.
     """
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     with contextlib.suppress(asyncio.CancelledError):  # asked to end
-        await _serve(config, ipc, report)
+        await _serve(config, ipc, observers, report)
 
 
-async def _serve(config: FrontConfig, ipc: str, report: Callable[[dict[str, Any]], None]) -> None:
-    async with EngineClient(ipc) as client:
-        metrics = Metrics(client)
-        admin = AdminPort(client, metrics)
+async def _serve(config: FrontConfig, ipc: str, observers: Observers, report: Report) -> None:
+    # When a counter began is noise here: all begin with the process.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    events = EventStream(config.served_model_name, token_ids=observers.token_ids)
+    metrics = Metrics()
+    events.add(metrics.observe)
+    events.add(observers.observe)
+    async with EngineClient(ipc, events) as client:
+        admin = AdminPort(client, MetricsPage(metrics, client, observers))
         runner, admin_port = await admin.start(config.admin_port)
         try:
             report({"event": "listening", "admin_port": admin_port})
@@ -49,10 +63,13 @@ async def _serve(config: FrontConfig, ipc: str, report: Callable[[dict[str, Any]
                 ready = await client.wait_ready()
             except EngineGone as error:
                 raise StartError(str(error)) from error
-            service = SchedulerService(client, ready, folder, config, metrics)
+            service = SchedulerService(client, ready, folder, config, events)
             async with GrpcServer(service, config.grpc_port) as server:
                 admin.serving = True
-                report({"event": "ready", "grpc_port": server.port, "admin_port": admin_port})
+                ports = {"grpc_port": server.port, "admin_port": admin_port}
+                kernels = [msgspec.structs.asdict(choice) for choice in ready.kernels]
+                wired = {"kernels": kernels, "observers": observers.table()}
+                report({"event": "ready", **ports, **wired})
                 await asyncio.get_running_loop().create_future()  # for ever
         finally:
             await runner.cleanup()

@@ -6,24 +6,17 @@ from __future__ import annotations
 
 import json
 import time
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from smg_grpc_proto import tokenspeed_scheduler_pb2 as pb
+
+from tokenspeed.version import engine_version
 
 if TYPE_CHECKING:
     from tokenspeed.config import FrontConfig
     from tokenspeed.front.model_folder import ModelFolder
     from tokenspeed.front.request import Limits
     from tokenspeed.messages import EngineReady
-
-
-def engine_version() -> str:
-    """Of the installed distribution."""
-    try:
-        return version("tokenspeed-core")
-    except PackageNotFoundError:
-        return "not installed"  # runs from a source tree
 
 
 def model_info_response(

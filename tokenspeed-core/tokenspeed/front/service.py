@@ -23,11 +23,13 @@ from tokenspeed.front.request import GenerationRequest, Limits
 from tokenspeed.front.server_info import model_info_response, server_info_response
 
 if TYPE_CHECKING:
+    from tokenspeed_sdk.contracts.observer import Outcome
+
     from tokenspeed.config import FrontConfig
     from tokenspeed.front.engine_client import EngineClient
-    from tokenspeed.front.metrics import Metrics, Outcome
     from tokenspeed.front.model_folder import ModelFolder
     from tokenspeed.messages import CacheLedger, EngineReady
+    from tokenspeed.observe.events import EventStream, RequestRecord
 
 log = logging.getLogger(__name__)
 
@@ -72,13 +74,13 @@ class SchedulerService:
         ready: EngineReady,
         folder: ModelFolder,
         config: FrontConfig,
-        metrics: Metrics,
+        events: EventStream,
     ) -> None:
         self._client = client
         self._ready = ready
         self._folder = folder
         self._config = config
-        self._metrics = metrics
+        self._events = events
         self._limits = Limits(
             max_model_len=ready.max_model_len,
             vocab_size=ready.vocab_size,
@@ -91,17 +93,24 @@ class SchedulerService:
 
     async def Generate(self, request: Any, context: Any) -> None:
         """Stream the answer, or send it whole. Leaving in any way stops the engine's work."""
-        outcome: Outcome = "failed"
+        prompt_tokens = len(request.tokenized.input_ids)
+        record = self._events.request(
+            request.request_id, prompt_tokens, request.sampling_params.n or 1
+        )
         try:
-            outcome = await self._generate(request, context)
+            outcome = await self._generate(request, context, record)
         except errors.RequestError as error:
             code, outcome = _code(error)
+            record.finished(outcome, str(error))
             await context.abort(code, str(error))
         except asyncio.CancelledError:
-            outcome = "cancelled"
+            record.finished("cancelled")
             raise
-        finally:
-            self._metrics.request_ended(outcome)
+        except Exception as error:
+            record.finished("failed", f"{type(error).__name__}: {error}")
+            raise
+        else:
+            record.finished(outcome)
 
     async def Abort(self, request: Any, context: Any) -> Any:
         """The gateway's client left. Late aborts are legal: they find nothing."""
@@ -175,7 +184,7 @@ class SchedulerService:
         """Not built."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "profiling is not built yet")
 
-    async def _generate(self, request: Any, context: Any) -> Outcome:
+    async def _generate(self, request: Any, context: Any, record: RequestRecord) -> Outcome:
         generation_request = self._validated(request)
         self._admit(request.request_id, generation_request.n)
         generation = Generation(
@@ -183,6 +192,7 @@ class SchedulerService:
             generation_request,
             tokenizer=self._folder.tokenizer if generation_request.stop else None,
             timeout_s=self._config.request_timeout,
+            record=record,
         )
         self._running[request.request_id] = generation
         timeout_s = self._config.request_timeout
@@ -215,8 +225,6 @@ class SchedulerService:
         whole: list[list[int]] = [[] for _ in range(validated.n)]
         while not generation.done:
             for output in await generation.next():
-                if output.age_us is not None:
-                    self._metrics.first_token(output.age_us)
                 if not request.stream:
                     whole[output.index] += output.token_ids
                 elif output.token_ids:

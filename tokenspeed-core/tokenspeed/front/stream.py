@@ -12,6 +12,7 @@ from tokenspeed.front.finish import Finish
 
 if TYPE_CHECKING:
     from tokenspeed.front.engine_client import EngineClient
+    from tokenspeed.observe.events import RequestRecord
 
 
 class Delta:
@@ -22,11 +23,10 @@ class Delta:
         tokens: new token ids, a matched stop token included.
         stop_token: the stop id that matched, else -1.
         cached_tokens: prompt tokens that the engine did not compute.
-        age_us: microseconds from the engine's receipt to the first of these tokens.
         error: why the sequence failed.
     """
 
-    __slots__ = ("age_us", "cached_tokens", "error", "finish", "index", "stop_token", "tokens")
+    __slots__ = ("cached_tokens", "error", "finish", "index", "stop_token", "tokens")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -34,14 +34,20 @@ class Delta:
         self.finish = Finish.NONE
         self.stop_token = -1
         self.cached_tokens = 0
-        self.age_us = 0
         self.error: RequestError | None = None
 
 
 class Stream:
-    """The n sequences of one request. The client fills it, one reader empties it."""
+    """The n sequences of one request. The client fills it, one reader empties it.
 
-    def __init__(self, client: EngineClient, ids: list[int]) -> None:
+    Attributes:
+        record: where the request's progress is noted, if anywhere.
+    """
+
+    def __init__(
+        self, client: EngineClient, ids: list[int], record: RequestRecord | None = None
+    ) -> None:
+        self.record = record
         self._client = client
         self._ids = ids
         self._news: dict[int, Delta] = {}

@@ -1,18 +1,109 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Activate: load the objects that a plan names. The first place where a plugin's code runs."""
+"""Activate: load the objects that a plan names. The first place where a plugin's code runs.
+
+    for active in activate(plan.of("kernel"), read_kernels, needed):
+        if active.error is None:
+            ...  # commit active.value
+
+A plugin is taken whole or not at all: if one of its objects fails to load or is not what the
+contract says, none of that plugin's objects of the contract has a value.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
 
 from importlib_metadata import EntryPoint
 from stevedore.driver import DriverManager
 from tokenspeed_sdk.contracts.platform import Platform
 
-from tokenspeed.plugins.errors import load_failed
+from tokenspeed.plugins.errors import (
+    BrokenPromiseError,
+    LoadError,
+    PluginError,
+    forget_frames,
+    load_failed,
+)
 from tokenspeed.plugins.plan import Planned, PluginPlan
+
+_log = logging.getLogger(__name__)
+
+PLUGIN_RAISES = (Exception, SystemExit)
+"""What a plugin's code may raise without ending the host: sys.exit() in it is a failure, too."""
+
+PATIENCE = 10.0
+"""Seconds after which a plugin that still loads is named in the log."""
+
+_SLOW = "%s %s of %s is still loading after %g s; to go on without it: --deny %s=%s"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Active(Generic[T]):
+    """A provision with what ``read`` made of it, or with the error of its plugin."""
+
+    planned: Planned
+    value: T | None
+    error: PluginError | None
+
+
+def activate(
+    provisions: Iterable[Planned],
+    read: Callable[[Planned], T],
+    needed: Callable[[Planned], bool] = lambda planned: False,
+) -> list[Active[T]]:
+    """Load and check provisions, plugin by plugin.
+
+    Args:
+        read: loads one provision (with ``load`` or ``call``) and checks what it got.
+        needed: whether a launch stands on it, so that its error is raised; of the others the error
+            is logged whole and kept.
+    """
+    plugins: dict[tuple[str, str], list[Planned]] = {}
+    for planned in provisions:
+        plugins.setdefault((planned.distribution, planned.plugin), []).append(planned)
+    return [active for parts in plugins.values() for active in _take_whole(parts, read, needed)]
+
+
+def _take_whole(
+    parts: Sequence[Planned], read: Callable[[Planned], T], needed: Callable[[Planned], bool]
+) -> list[Active[T]]:
+    values = []
+    for planned in parts:
+        try:
+            values.append(read_one(planned, read))
+        except PluginError as error:
+            if any(needed(part) for part in parts):
+                raise
+            _log.warning("plugin of %s is left out:\n%s", planned.owner, error)
+            forget_frames(error)
+            return [Active(part, None, error) for part in parts]
+    return [Active(part, value, None) for part, value in zip(parts, values, strict=True)]
+
+
+def read_one(planned: Planned, read: Callable[[Planned], T]) -> T:
+    """What ``read`` makes of one provision; whatever it raises is a PluginError.
+
+    It may take long, for libraries are loaded and kernels compiled; then the log says who it is.
+    """
+    what = (planned.contract, planned.name)
+    watch = threading.Timer(PATIENCE, _log.warning, (_SLOW, *what, planned.owner, PATIENCE, *what))
+    watch.daemon = True
+    watch.start()
+    try:
+        return read(planned)
+    except PluginError:
+        raise
+    except PLUGIN_RAISES as error:
+        raise failed(planned, error) from error
+    finally:
+        watch.cancel()
 
 
 class _ResolvedDriver(DriverManager[Any]):  # type: ignore[misc]  # checked as Any
@@ -31,7 +122,7 @@ def load(planned: Planned) -> Any:
     """The object behind a planned entry point. LoadError keeps the cause."""
     try:
         return _ResolvedDriver(planned).driver
-    except Exception as error:
+    except PLUGIN_RAISES as error:
         raise failed(planned, error) from error
 
 
@@ -40,17 +131,27 @@ def call(planned: Planned) -> Any:
     factory = cast("Callable[[], Any]", load(planned))
     try:
         return factory()
-    except Exception as error:
+    except PLUGIN_RAISES as error:
         raise failed(planned, error) from error
 
 
-def failed(planned: Planned, error: Exception) -> Exception:
+def failed(planned: Planned, error: BaseException) -> LoadError:
     """The error that says whose code raised."""
     return load_failed(
         error,
         what=f'{planned.contract} "{planned.name}" ({planned.value})',
         owner=planned.owner,
         distribution=planned.distribution,
+    )
+
+
+def broken(planned: Planned, what: str) -> BrokenPromiseError:
+    """The error that says who does not keep which promise."""
+    return BrokenPromiseError(
+        f"{planned.owner} {what}",
+        where=f'{planned.contract} "{planned.name}" ({planned.value})',
+        fix=f"report it to the authors of {planned.distribution}, or remove it: "
+        f"pip uninstall {planned.distribution}",
     )
 
 

@@ -8,20 +8,17 @@ command line lists broken plugins, and a launch refuses them.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-import importlib_metadata
-from importlib_metadata import Distribution
-from tokenspeed_sdk.contracts.manifest import CONTRACTS, PLUGIN_GROUP, Manifest, Provision
+from tokenspeed_sdk.contracts.manifest import CONTRACTS, Manifest, NativeLibrary, Provision
 
-from tokenspeed.plugins.errors import ContractError, ManifestError, PluginError
-from tokenspeed.plugins.manifest import find_manifest, read_manifest
+from tokenspeed.plugins.build_tags import NativeFile, installed_build, mismatches
+from tokenspeed.plugins.errors import BuildError, ContractError, ManifestError, PluginError
+from tokenspeed.plugins.manifest import AUTHORS, find_manifest, package_folders, read_manifest
+from tokenspeed.plugins.metadata import Metadata, read_distributions
 from tokenspeed.plugins.plan import Planned
-
-CODE_GROUPS = {f"tokenspeed.{contract}": contract for contract in CONTRACTS}
 
 
 @dataclass(frozen=True)
@@ -32,6 +29,8 @@ class InstalledPlugin:
         manifest: path of the manifest, "" when it was not found.
         provisions: what it provides; empty when the manifest is not valid.
         error: why it cannot be used, or None.
+        offers: (contract, name) of its entry points, known even when its manifest is not valid.
+        native: the shared libraries that it declares.
     """
 
     id: str
@@ -40,81 +39,89 @@ class InstalledPlugin:
     manifest: str = ""
     provisions: tuple[Planned, ...] = ()
     error: PluginError | None = None
+    offers: tuple[tuple[str, str], ...] = ()
+    native: tuple[NativeFile, ...] = ()
+
+    @property
+    def claims(self) -> frozenset[str]:
+        """The keys that it claims, as far as its manifest could be read."""
+        return frozenset(claim for p in self.provisions for claim in p.claims)
 
     @property
     def owner(self) -> str:
         return f"{self.distribution} {self.version}"
 
 
-@dataclass(frozen=True)
-class _Metadata:
-    """What one distribution's entry points say: (contract, name) -> value for code."""
-
-    distribution: str
-    version: str
-    manifests: dict[str, str]
-    code: dict[tuple[str, str], str]
-
-
 def discover() -> tuple[InstalledPlugin, ...]:
-    """All installed plugins in a fixed order, whatever the order of the import path.
-
-    Where a distribution is found twice, the first counts: it is the one that Python imports.
-    """
-    found: dict[str, _Metadata] = {}
-    for distribution in cast("Iterable[Distribution]", importlib_metadata.distributions()):
-        metadata = _read_metadata(distribution)
-        if metadata is not None:
-            found.setdefault(re.sub(r"[-_.]+", "-", metadata.distribution).lower(), metadata)
-    plugins = [plugin for metadata in found.values() for plugin in _plugins_of(metadata)]
+    """All installed plugins in a fixed order, whatever the order of the import path."""
+    plugins = [plugin for metadata in read_distributions() for plugin in _plugins_of(metadata)]
     return tuple(sorted(plugins, key=lambda plugin: (plugin.id, plugin.distribution)))
 
 
-def _read_metadata(distribution: Distribution) -> _Metadata | None:
-    manifests, code = {}, {}
-    for entry_point in distribution.entry_points:
-        if entry_point.group == PLUGIN_GROUP:
-            manifests[entry_point.name] = entry_point.value
-        elif entry_point.group in CODE_GROUPS:
-            code[CODE_GROUPS[entry_point.group], entry_point.name] = entry_point.value
-    if not manifests and not code:
-        return None
-    return _Metadata(distribution.name, distribution.version, manifests, code)
-
-
-def _plugins_of(metadata: _Metadata) -> list[InstalledPlugin]:
+def _plugins_of(metadata: Metadata) -> list[InstalledPlugin]:
     plugins = [_read_plugin(metadata, id, value) for id, value in metadata.manifests.items()]
-    declared = {(p.contract, p.name) for plugin in plugins for p in plugin.provisions}
-    stray = sorted(set(metadata.code) - declared)
-    if stray and all(plugin.error is None for plugin in plugins):
-        contract, name = stray[0]
-        error = ManifestError(
-            f'no manifest provides {contract} "{name}"',
-            where=f"entry points of {metadata.distribution} {metadata.version}",
-            fix=f"report it to the authors of {metadata.distribution}, or remove it: "
-            f"pip uninstall {metadata.distribution}",
-        )
-        id = plugins[0].id if plugins else metadata.distribution
-        plugins[:1] = [InstalledPlugin(id, metadata.distribution, metadata.version, error=error)]
-    return plugins
+    declared = {offer for plugin in plugins for offer in plugin.offers}
+    stray = tuple(sorted(set(metadata.code) - declared))
+    unread = [plugin for plugin in plugins if not plugin.provisions and plugin.error is not None]
+    if stray and unread:  # any of these may have meant to declare them
+        return [replace(p, offers=stray) if p in unread else p for p in plugins]
+    problem = metadata.problem
+    if stray and not problem:
+        problem = 'no manifest provides {} "{}"'.format(*stray[0])
+    if not problem or any(plugin.error is not None for plugin in plugins):
+        return plugins
+    error = ManifestError(
+        f"{metadata.owner}: {problem}",
+        where=f"installed metadata of {metadata.distribution}",
+        fix=AUTHORS.format(metadata.distribution),
+    )
+    first = plugins[0] if plugins else _Read(metadata, metadata.distribution).plugin()
+    offers = (*first.offers, *stray)
+    return [replace(first, provisions=(), error=error, offers=offers), *plugins[1:]]
 
 
-def _read_plugin(metadata: _Metadata, id: str, value: str) -> InstalledPlugin:
-    path = ""
+def _read_plugin(metadata: Metadata, id: str, value: str) -> InstalledPlugin:
+    """All that can be known of a plugin without running it; the first thing wrong is its error."""
+    read = _Read(metadata, id)
+    try:
+        read.manifest = str(found := find_manifest(value, metadata.distribution))
+        manifest = read_manifest(found, metadata.distribution)
+        _check_agreement(manifest, metadata, id, read.manifest)
+        read.provisions = tuple(_planned(p, metadata, id) for p in manifest.provides)
+        _check_numbers(manifest, metadata, read.manifest)
+        folders = package_folders(value, metadata.distribution)
+        read.native = tuple(_locate(library, folders) for library in manifest.native)
+        _check_native(read.native, folders, metadata)
+    except PluginError as problem:
+        read.error = problem
+    return read.plugin()
+
+
+@dataclass
+class _Read:
+    """A plugin while it is read."""
+
+    metadata: Metadata
+    id: str
+    manifest: str = ""
     provisions: tuple[Planned, ...] = ()
     error: PluginError | None = None
-    try:
-        path = str(found := find_manifest(value, metadata.distribution))
-        manifest = read_manifest(found, metadata.distribution)
-        _check_agreement(manifest, metadata, id, path)
-        provisions = tuple(_planned(provision, metadata) for provision in manifest.provides)
-        _check_numbers(manifest, metadata, path)
-    except PluginError as problem:
-        error = problem
-    return InstalledPlugin(id, metadata.distribution, metadata.version, path, provisions, error)
+    native: tuple[NativeFile, ...] = ()
+
+    def plugin(self) -> InstalledPlugin:
+        return InstalledPlugin(
+            id=self.id,
+            distribution=self.metadata.distribution,
+            version=self.metadata.version,
+            manifest=self.manifest,
+            provisions=self.provisions,
+            error=self.error,
+            offers=tuple((p.contract, p.name) for p in self.provisions),
+            native=self.native,
+        )
 
 
-def _planned(provision: Provision, metadata: _Metadata) -> Planned:
+def _planned(provision: Provision, metadata: Metadata, id: str) -> Planned:
     return Planned(
         contract=provision.contract,
         name=provision.name,
@@ -123,10 +130,37 @@ def _planned(provision: Provision, metadata: _Metadata) -> Planned:
         version=metadata.version,
         number=str(provision.number),
         claims=provision.claims,
+        devices=provision.devices,
+        needs=provision.needs,
+        plugin=id,
     )
 
 
-def _check_agreement(manifest: Manifest, metadata: _Metadata, id: str, path: str) -> None:
+def _locate(library: NativeLibrary, folders: Sequence[Path]) -> NativeFile:
+    found = (folder / library.file for folder in folders if (folder / library.file).is_file())
+    return NativeFile(library, str(next(found, "")))
+
+
+def _check_native(files: Sequence[NativeFile], folders: Sequence[Path], metadata: Metadata) -> None:
+    """BuildError: a library is missing, or was built for something else than what is installed."""
+    for file in files:
+        if not file.path:
+            raise BuildError(
+                f"{metadata.owner} has no library {file.library.file}",
+                where=", ".join(map(str, folders)),
+                fix=f"install its wheel for this machine: "
+                f"pip install --force-reinstall {metadata.distribution}",
+            )
+        wrong = mismatches(file.library, installed_build())
+        if wrong:
+            raise BuildError(
+                f"{file.library.file} of {metadata.owner}: " + "; ".join(wrong),
+                where=file.path,
+                fix=f"install the build of {metadata.distribution} for what is installed here",
+            )
+
+
+def _check_agreement(manifest: Manifest, metadata: Metadata, id: str, path: str) -> None:
     """Manifest and entry points were written by the same hand."""
     problem = ""
     if manifest.id != id:
@@ -139,20 +173,19 @@ def _check_agreement(manifest: Manifest, metadata: _Metadata, id: str, path: str
             )
     if problem:
         raise ManifestError(
-            f"{metadata.distribution} {metadata.version}: {problem}",
+            f"{metadata.owner}: {problem}",
             where=path,
-            fix=f"report it to the authors of {metadata.distribution}, or remove it: "
-            f"pip uninstall {metadata.distribution}",
+            fix=AUTHORS.format(metadata.distribution),
         )
 
 
-def _check_numbers(manifest: Manifest, metadata: _Metadata, path: str) -> None:
+def _check_numbers(manifest: Manifest, metadata: Metadata, path: str) -> None:
     for provision in manifest.provides:
         served = CONTRACTS[provision.contract]
         if not served.serves(provision.number):
             stale = metadata.distribution if provision.number < served else "tokenspeed-core"
             raise ContractError(
-                f"{metadata.distribution} {metadata.version} provides {provision.contract} "
+                f"{metadata.owner} provides {provision.contract} "
                 f'"{provision.name}" for contract number {provision.number}; '
                 f"this engine serves {served}",
                 where=path,

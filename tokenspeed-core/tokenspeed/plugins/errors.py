@@ -18,6 +18,21 @@ class PluginError(Exception):
         self.where = where
         self.fix = fix
 
+    @property
+    def reason(self) -> str:
+        """What is wrong in one line, for tables."""
+        return self.what.partition("\n")[0]
+
+    def with_more(self, what: str = "", fix: str = "") -> PluginError:
+        """The same error, and what it means here; cause and class stay."""
+        more = type(self)(
+            "\n  ".join(filter(None, (self.what, what))),
+            where=self.where,
+            fix=", ".join(filter(None, (self.fix, fix))),
+        )
+        more.__cause__ = self.__cause__
+        return more
+
 
 class ManifestError(PluginError):
     """A manifest that is absent, unreadable, or says something it may not."""
@@ -27,8 +42,22 @@ class ContractError(PluginError):
     """A plugin written against a contract number that this engine does not serve."""
 
 
+class BuildError(PluginError):
+    """A shared library that is missing, or was built for another environment than this one."""
+
+
+class ListError(PluginError):
+    """An entry of an allow or deny list that cannot be read, or lists that leave nothing."""
+
+
+class NotWiredError(PluginError):
+    """A plugin that was activated and does nothing."""
+
+
 class DuplicateClaimError(PluginError):
-    """Two distributions claim the same key."""
+    """Two distributions claim the same key; ``owners`` are both, as name and version."""
+
+    owners: tuple[str, ...] = ()
 
 
 class UnknownNameError(PluginError):
@@ -75,7 +104,15 @@ def describe(error: BaseException) -> str:
     return "\n  caused by ".join(_chain(error))
 
 
-def load_failed(error: Exception, *, what: str, owner: str, distribution: str) -> LoadError:
+def forget_frames(error: BaseException) -> None:
+    """Drop the tracebacks of an error that will be kept: their frames keep all locals alive."""
+    cause: BaseException | None = error
+    while cause is not None:
+        cause.__traceback__ = None
+        cause = cause.__cause__ or cause.__context__
+
+
+def load_failed(error: BaseException, *, what: str, owner: str, distribution: str) -> LoadError:
     """A LoadError for what a plugin's code raised. Raise it ``from error``."""
     causes = "\n  cause: ".join(_chain(error))
     return LoadError(

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The TokenSpeed authors
 """The plugin host: discover -> probe -> resolve; ``activate`` loads what the plan names.
 
-resolution = resolve_installed(platform=None)     # PluginError says what, where, what to do
+resolution = resolve_installed()          # PluginError says what, where, what to do
 platform = load_platform(resolution.plan)
 """
 
@@ -11,40 +11,52 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from tokenspeed_sdk.contracts.probe import Accept, Decline
-
-from tokenspeed.plugins.activate import call, failed, load_platform
+from tokenspeed.plugins.activate import load_platform
 from tokenspeed.plugins.discovery import InstalledPlugin, discover
-from tokenspeed.plugins.errors import LoadError, PlanMismatchError
-from tokenspeed.plugins.plan import Planned, PluginPlan
-from tokenspeed.plugins.resolve import Choices, Probed, Resolution, check_plugins, resolve
+from tokenspeed.plugins.errors import PlanMismatchError
+from tokenspeed.plugins.lists import Lists, gather
+from tokenspeed.plugins.plan import PluginPlan
+from tokenspeed.plugins.platforms import Probed
+from tokenspeed.plugins.probe import probe_platform
+from tokenspeed.plugins.resolve import Choices, Resolution, resolve
+from tokenspeed.plugins.usable import sort_out
 
 __all__ = ["discover", "load_platform", "probe", "prove", "resolve_installed"]
 
 
 def resolve_installed(
-    platform: str | None = None, pins: Mapping[str, str] | None = None
+    platform: str | None = None,
+    pins: Mapping[str, str] | None = None,
+    *,
+    lists: Lists | None = None,
+    architectures: Sequence[str] | None = None,
 ) -> Resolution:
-    """The plan of what is installed here, for an operator's choices."""
-    plugins = discover()
-    return resolve(plugins, probe(plugins, platform), Choices(platform, pins or {}))
-
-
-def probe(plugins: Sequence[InstalledPlugin], named: str | None) -> tuple[Probed, ...]:
-    """Ask the named platform, or all, whether they can run here. Their code is light: no torch."""
-    platforms = [p for p in check_plugins(plugins) if p.contract == "platform"]
-    return tuple(_probe_one(p) for p in platforms if named in (None, p.name))
-
-
-def prove(plan: PluginPlan, platform: str | None) -> None:
-    """Check in a child that it resolves as its parent did. PlanMismatchError says what differs.
+    """The plan of what is installed here, for an operator's choices.
 
     Args:
-        platform: the operator's choice, from which the parent resolved the plan.
+        lists: what may be used; None takes the environment's.
+        architectures: of the model that will run, whose plugin must then be there.
     """
-    mine = PluginPlan.make(plan.platform, check_plugins(discover()))
-    if mine.hash == plan.hash:  # the same is installed; does it lead to the same choice?
-        mine = resolve_installed(platform).plan
+    plugins = discover()
+    wanted = None if architectures is None else tuple(architectures)
+    choices = Choices(platform, pins or {}, gather() if lists is None else lists, wanted)
+    return resolve(plugins, probe(plugins, choices), choices)
+
+
+def probe(plugins: Sequence[InstalledPlugin], choices: Choices) -> tuple[Probed, ...]:
+    """Ask the named platform, or all, whether they can run here. Their code is light: no torch."""
+    usable = sort_out(plugins, choices.lists).provisions
+    asked = [p for p in usable if p.contract == "platform" and choices.platform in (None, p.name)]
+    return tuple(probe_platform(planned) for planned in asked)
+
+
+def prove(plan: PluginPlan) -> None:
+    """Check in a child that it resolves as its parent did. PlanMismatchError says what differs.
+
+    The child takes its parent's platform and lists as given, and asks only that platform.
+    """
+    plugins = discover()
+    mine = PluginPlan.make(plan.platform, sort_out(plugins, plan.lists).provisions, plan.lists)
     if mine.hash != plan.hash:
         differences = "\n  difference: ".join(mine.differences(plan))
         raise PlanMismatchError(
@@ -53,19 +65,5 @@ def prove(plan: PluginPlan, platform: str | None) -> None:
             where=f"child process of {sys.executable}",
             fix="give parent and child the same environment (PYTHONPATH, virtual environment)",
         )
-
-
-def _probe_one(planned: Planned) -> Probed:
-    outcome: Accept | Decline | LoadError
-    embedded = False
-    try:
-        platform = call(planned)
-        try:
-            embedded, outcome = platform.embedded, platform.probe()
-            if platform.name != planned.name or not isinstance(outcome, Accept | Decline):
-                raise TypeError(f"it calls itself {platform.name!r} and answers {outcome!r}")
-        except Exception as error:
-            raise failed(planned, error) from error
-    except LoadError as problem:
-        outcome, embedded = problem, False
-    return Probed(planned, embedded, outcome)
+    choices = Choices(plan.platform, lists=plan.lists)
+    resolve(plugins, probe(plugins, choices), choices)  # its platform accepts here, too

@@ -5,17 +5,29 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tokenspeed_sdk.contracts.manifest import CONTRACTS, ContractNumber, Manifest, Provision
+from tokenspeed_sdk.contracts.manifest import (
+    CONTRACTS,
+    MANIFEST,
+    NEEDS,
+    RESERVED,
+    ContractNumber,
+    Manifest,
+    NativeLibrary,
+    Provision,
+)
+from tokenspeed_sdk.native import serves
 
-from tokenspeed.plugins.errors import ManifestError, did_you_mean
+from tokenspeed.plugins.claims import check_claims
+from tokenspeed.plugins.errors import ContractError, ManifestError, did_you_mean
 
 _REINSTALL = "reinstall {0}, or remove it: pip uninstall {0}"
 _PACK = "; if it is yours, declare the file as package data, or your build leaves it out"
-_AUTHORS = "report it to the authors of {0}, or remove it: pip uninstall {0}"
+AUTHORS = "report it to the authors of {0}, or remove it: pip uninstall {0}"
 
 
 def find_manifest(value: str, distribution: str) -> Path:
@@ -24,9 +36,22 @@ def find_manifest(value: str, distribution: str) -> Path:
     All search locations of the package count: an editable install may keep its compiled part and
     its sources in different folders.
     """
+    file = value.partition(":")[2].strip()
+    places = package_folders(value, distribution)
+    for place in places:
+        if (place / file).is_file():
+            return place / file
+    raise ManifestError(
+        f"no file {file} in {', '.join(map(str, places))}",
+        where=f'entry point "{value}" of {distribution}',
+        fix=_REINSTALL.format(distribution) + _PACK,
+    )
+
+
+def package_folders(value: str, distribution: str) -> list[Path]:
+    """The folders of the package in an entry point value "package:file", without importing it."""
     where = f'entry point "{value}" of {distribution}'
-    package, _, file = value.partition(":")
-    top, *inner = package.strip().split(".")
+    top, *inner = value.partition(":")[0].strip().split(".")
     try:
         spec = find_spec(top)
     except (ImportError, ValueError) as error:
@@ -41,45 +66,97 @@ def find_manifest(value: str, distribution: str) -> Path:
             where=where,
             fix=_REINSTALL.format(distribution),
         )
-    places = [Path(location, *inner) for location in spec.submodule_search_locations]
-    for place in places:
-        if (place / file.strip()).is_file():
-            return place / file.strip()
-    raise ManifestError(
-        f"no file {file} in {', '.join(map(str, places))}",
-        where=where,
-        fix=_REINSTALL.format(distribution) + _PACK,
-    )
+    return [Path(location, *inner) for location in spec.submodule_search_locations]
 
 
 def read_manifest(path: Path, distribution: str) -> Manifest:
-    """Parse and check a manifest. ManifestError names the file and the field."""
+    """Parse and check a manifest. ManifestError names the file and the field.
+
+    ContractError: the file is of a format that this engine does not read.
+    """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-        _only_keys(table, {"id", "provides"})
-        provides = tuple(_read_provision(entry) for entry in table.get("provides", []))
-        return Manifest(_text(table, "id"), provides)
+        _check_format(table, path, distribution)
+        _only_keys(table, {"manifest", "id", "provides", "native"})
+        provides = tuple(_read_provision(entry) for entry in _tables(table, "provides"))
+        native = tuple(_read_native(entry) for entry in _tables(table, "native"))
+        _refuse_repeated(provides)
+        return Manifest(_text(table, "id"), provides, native)
     except (OSError, ValueError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
         raise ManifestError(
             f"the plugin manifest of {distribution} is not valid: {error}",
             where=str(path),
-            fix=_AUTHORS.format(distribution),
+            fix=AUTHORS.format(distribution),
         ) from error
 
 
-def _read_provision(table: Any) -> Provision:
-    if not isinstance(table, dict):
-        raise ValueError(f"[[provides]] must hold tables, not {table!r}")
-    _only_keys(table, {"contract", "number", "name", "claims"})
+def _check_format(table: dict[str, Any], path: Path, distribution: str) -> None:
+    """Before any other key is read: another format may give them another meaning."""
+    number = ContractNumber.parse(_text(table, "manifest"))
+    if not MANIFEST.serves(number):
+        stale = distribution if number < MANIFEST else "tokenspeed-core"
+        raise ContractError(
+            f"the plugin manifest of {distribution} has format {number}; "
+            f"this engine reads {MANIFEST}",
+            where=str(path),
+            fix=f"pip install --upgrade {stale}",
+        )
+
+
+def _read_provision(table: dict[str, Any]) -> Provision:
+    _only_keys(table, {"contract", "number", "name", "claims", "devices", "needs"})
     contract = _text(table, "contract")
+    if contract in RESERVED:
+        raise ValueError(f'contract "{contract}" is reserved: no engine serves it yet')
     if contract not in CONTRACTS:
         hint = did_you_mean(contract, CONTRACTS)
         raise ValueError(f'there is no contract "{contract}"; {hint}')
-    claims = table.get("claims", [])
-    if not isinstance(claims, list) or not all(isinstance(claim, str) for claim in claims):
-        raise ValueError(f"claims must be a list of strings, not {claims!r}")
-    number = ContractNumber.parse(_text(table, "number"))
-    return Provision(contract, number, _text(table, "name"), tuple(claims))
+    claims = _texts(table, "claims")
+    check_claims(contract, claims)
+    needs = _texts(table, "needs")
+    for need in needs:
+        if need not in NEEDS[contract]:
+            hint = did_you_mean(need, NEEDS[contract])
+            raise ValueError(f'{contract} plugins cannot need "{need}"; {hint}')
+    return Provision(
+        contract=contract,
+        number=ContractNumber.parse(_text(table, "number")),
+        name=_text(table, "name"),
+        claims=claims,
+        devices=_texts(table, "devices"),
+        needs=needs,
+    )
+
+
+def _refuse_repeated(provides: tuple[Provision, ...]) -> None:
+    """A plugin that holds a key twice is wrong by itself, not in conflict with another."""
+    names = [f'{p.contract} "{p.name}"' for p in provides]
+    claims = [f'{p.contract} claim "{claim}"' for p in provides for claim in p.claims]
+    for key, times in Counter([*names, *claims]).items():
+        if times > 1:
+            raise ValueError(f"{key} stands there {times} times")
+
+
+def _read_native(table: dict[str, Any]) -> NativeLibrary:
+    _only_keys(table, {"file", "abi", "torch", "cuda", "cxx"})
+    tags = {key: _text(table, key) for key in ("abi", "torch", "cuda", "cxx") if key in table}
+    if "abi" in tags:
+        serves(tags["abi"])  # ValueError unless it is a number; whether it fits is asked later
+    return NativeLibrary(file=_text(table, "file"), **tags)
+
+
+def _tables(table: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    tables = table.get(key, [])
+    if not isinstance(tables, list) or not all(isinstance(entry, dict) for entry in tables):
+        raise ValueError(f"[[{key}]] must hold tables, not {tables!r}")
+    return tables
+
+
+def _texts(table: dict[str, Any], key: str) -> tuple[str, ...]:
+    values = table.get(key, [])
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{key} must be a list of strings, not {values!r}")
+    return tuple(values)
 
 
 def _text(table: dict[str, Any], key: str) -> str:

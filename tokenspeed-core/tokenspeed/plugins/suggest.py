@@ -10,5 +10,6 @@ PLATFORM_WHEELS = {"cpu": "tokenspeed-cpu", "nvidia": "tokenspeed-nvidia"}
 
 ARCHITECTURE_WHEELS = {
     "LlamaForCausalLM": "tokenspeed-models",
+    "Qwen2ForCausalLM": "tokenspeed-models",
     "Qwen3ForCausalLM": "tokenspeed-models",
 }

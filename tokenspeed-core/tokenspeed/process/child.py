@@ -56,7 +56,7 @@ def start_child() -> tuple[LaunchPlan, Status]:
     plan = _read_plan(arguments.plan_fd)
     from tokenspeed.plugins.host import prove
 
-    prove(plan.plugins, platform=plan.engine.platform)
+    prove(plan.plugins)
     return plan, status
 
 

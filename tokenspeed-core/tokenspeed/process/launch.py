@@ -16,11 +16,14 @@ The engine says EngineReady over the socket. Leaving the block stops it.
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,7 +32,10 @@ from tokenspeed.config import EngineConfig, FrontConfig
 from tokenspeed.plugins.plan import PluginPlan
 
 if TYPE_CHECKING:
+    from tokenspeed.plugins.resolve import Resolution
     from tokenspeed.process.spawn import Child
+
+_log = logging.getLogger(__name__)
 
 ENGINE = "tokenspeed.engine"
 FRONT = "tokenspeed.front"
@@ -63,11 +69,33 @@ def private_ipc() -> Iterator[str]:
         yield f"ipc://{path}"
 
 
-def plan_launch(engine: EngineConfig, front: FrontConfig, ipc: str) -> LaunchPlan:
-    """Resolve the plugins for a configuration. PluginError says what is wrong and what to do."""
-    from tokenspeed.plugins.host import resolve_installed
+def resolve_engine(engine: EngineConfig, architectures: Sequence[str] | None = None) -> Resolution:
+    """Resolve the plugins for a configuration. PluginError says what is wrong and what to do.
 
-    resolution = resolve_installed(platform=engine.platform, pins=engine.pins)
+    Args:
+        architectures: of the model's config.json; given, a plugin for one of them must be there.
+    """
+    from tokenspeed.plugins.host import resolve_installed
+    from tokenspeed.plugins.lists import gather
+
+    return resolve_installed(
+        platform=engine.platform,
+        pins=engine.pins,
+        lists=gather(engine.allow, engine.deny),
+        architectures=architectures,
+    )
+
+
+def plan_launch(engine: EngineConfig, front: FrontConfig, ipc: str) -> LaunchPlan:
+    """A plan with the plugins resolved as in ``resolve_engine``; what is broken is logged.
+
+    The model's plugin must be there if its folder is; the engine says what the folder lacks.
+    """
+    config = Path(engine.model, "config.json")
+    raw = json.loads(config.read_text("utf-8")) if config.is_file() else {}
+    resolution = resolve_engine(engine, raw.get("architectures"))
+    for warning in resolution.warnings:
+        _log.warning("%s", warning)
     return LaunchPlan(engine=engine, front=front, plugins=resolution.plan, ipc=ipc)
 
 

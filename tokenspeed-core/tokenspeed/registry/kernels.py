@@ -5,101 +5,146 @@
     registry = KernelRegistry(plan.plugins, plan.engine.pins)
     model = entry.build(config, BuildContext(kernels=registry, ...))
     registry.check_pins()          # every pin met a call site
+    registry.check_wired()         # every kernel plugin is a candidate for something
 
 The highest score wins, ties go by name, the sdk's reference comes last. A pin is honoured or
-refused, never replaced.
+refused, never replaced. What wins may depend on the number of rows.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from tokenspeed_sdk.contracts.kernel import Binding, BoundKernel, CallSite, Kernel
-from tokenspeed_sdk.contracts.probe import Accept, Decline, Verdict
-from tokenspeed_sdk.ops import OPS, Op
+from tokenspeed_sdk.contracts.kernel import (
+    Binding,
+    BoundKernel,
+    CallSite,
+    Kernel,
+    PlannedKernel,
+)
+from tokenspeed_sdk.ops import OPS
 
-from tokenspeed.plugins.activate import call
-from tokenspeed.plugins.errors import BrokenPromiseError, LoadError, UnknownNameError, did_you_mean
+from tokenspeed.messages import KernelChoice
+from tokenspeed.plugins.activate import activate
+from tokenspeed.plugins.claims import REFERENCE
+from tokenspeed.plugins.decision import REFUSED, Decision, RunnerUp
+from tokenspeed.plugins.errors import PluginError, UnknownNameError, did_you_mean
 from tokenspeed.plugins.plan import Planned, PluginPlan
-from tokenspeed.plugins.resolve import REFERENCE, Decision, RunnerUp
+from tokenspeed.plugins.wiring import Wired, check_wired
+from tokenspeed.registry import by_rows
+from tokenspeed.registry.candidates import (
+    Candidate,
+    Judged,
+    Reference,
+    broken_kernel,
+    is_needed,
+    judge,
+    no_kernel,
+    rank,
+    read_kernels,
+    unfit,
+    why_not,
+)
+from tokenspeed.registry.guard import ResultChecks, guard
 
 _log = logging.getLogger(__name__)
-
-_KERNEL_METHODS = ("accept", "bind", "pack_weight")
 
 
 @dataclass(frozen=True)
 class BoundSite:
-    """A call site and the decision that was taken for it."""
+    """A call site and the decisions that were taken for it: one, unless it depends on the rows."""
 
     site: CallSite
-    decision: Decision
+    decisions: tuple[Decision, ...]
+
+    @property
+    def decision(self) -> Decision:
+        """The decision for the fewest rows."""
+        return self.decisions[0]
 
 
 @dataclass(frozen=True)
-class _Candidate:
-    """A kernel, or the error that stands for it when its plugin did not load.
+class _Part:
+    """The kernel that serves some row buckets of a site; ``site`` has their range of rows."""
 
-    Attributes:
-        needed: whether the launch stands on its plugin, so that an error in it is fatal.
-    """
+    site: CallSite
+    chosen: Judged
+    judged: tuple[Judged, ...]
+    rows: str = ""
 
-    name: str
-    owner: str
-    kernel: Kernel | LoadError
-    needed: bool
+    @property
+    def name(self) -> str:
+        return self.chosen.candidate.name
+
+    @property
+    def kernel(self) -> Kernel:
+        """One whose plugin is broken has no score and is never chosen."""
+        kernel = self.chosen.candidate.kernel
+        assert not isinstance(kernel, PluginError)
+        return kernel
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """What a candidate said to one site. ``score`` is None when it does not serve it."""
+class _Unfit(Exception):  # noqa: N818  # not an error: the next best is asked
+    """A kernel that accepted a site cannot be bound to it, and nothing stands on its plugin."""
 
-    candidate: _Candidate
-    score: int | None
-    reason: str
+    def __init__(self, judged: Judged) -> None:
+        super().__init__(judged.reason)
+        self.judged = judged
 
 
 class KernelRegistry:
     """Implements the sdk's KernelResolver over the kernels of a plan and the sdk's references.
 
     Attributes:
-        bound: every site that was asked for, in order, with its decision.
+        bound: every site that was asked for, in order, with its decisions.
+        refused: a row for every plugin that is left out because it is broken.
     """
 
     def __init__(self, plan: PluginPlan, pins: Mapping[str, str]) -> None:
-        """LoadError, BrokenPromiseError: a plugin that the launch stands on is broken."""
+        """PluginError: a plugin that the launch stands on is broken."""
         self.bound: list[BoundSite] = []
+        self.refused: list[Decision] = []
         self._pins = dict(pins)
-        self._candidates: dict[str, list[_Candidate]] = {
-            name: [_Candidate(REFERENCE, "tokenspeed-sdk", _Reference(op), True)]
+        self._checks = ResultChecks()
+        self._warned: set[tuple[str, str]] = set()
+        self._providers: list[tuple[Planned, frozenset[str]]] = []
+        self._candidates: dict[str, list[Candidate]] = {
+            name: [Candidate(REFERENCE, "tokenspeed-sdk", Reference(op), True)]
             for name, op in OPS.items()
         }
-        for planned in plan.of("kernel"):
-            for op, candidate in _load_kernels(planned, _is_needed(planned, plan, self._pins)):
-                self._candidates.setdefault(op, []).append(candidate)
+        needed = partial(is_needed, plan=plan, pins=self._pins)
+        for active in activate(plan.of("kernel"), read_kernels, needed):
+            if active.error is not None:
+                self._add_refused(active.planned, active.error)
+                continue
+            kernels = active.value or ()
+            self._providers.append((active.planned, frozenset(k.op for k in kernels)))
+            for k in kernels:
+                self._add(k.op, Candidate(k.name, active.planned.owner, k, needed(active.planned)))
 
     def bind(self, site: CallSite) -> Binding:
         """The kernel for a site. LookupError names the op, the site and every refusal."""
-        judged = [_judge(candidate, site) for candidate in self._candidates.get(site.op, [])]
-        pin = self._pins.get(site.op)
-        fit = [j for j in judged if j.score is not None and pin in (None, j.candidate.name)]
-        if not fit:
-            raise LookupError(_no_kernel(site, judged, pin))
-        chosen = min(fit, key=_rank)
-        kernel = chosen.candidate.kernel
-        assert not isinstance(kernel, LoadError)  # those have no score
-        try:
-            call_kernel = kernel.bind(site)
-        except Exception as error:
-            error.add_note(f"kernel {kernel.name} of {chosen.candidate.owner} at {site.layer}")
-            raise
-        if not callable(call_kernel):
-            raise _broken_kernel(chosen.candidate, site, "bind", call_kernel, "a callable")
-        self.bound.append(BoundSite(site, _decide(site, chosen, judged, pin)))
-        return Binding(kernel.name, call_kernel, lambda weight: kernel.pack_weight(site, weight))
+        ruled_out: dict[str, Judged] = {}
+        while True:
+            try:
+                return self._bind(site, ruled_out)
+            except _Unfit as failed:  # each round rules one out, so this ends
+                ruled_out[failed.judged.candidate.name] = failed.judged
+
+    def checked_results(self) -> AbstractContextManager[None]:
+        """Inside, a kernel whose result has another shape, dtype or device raises, naming it."""
+        return self._checks.on()
+
+    def row_samples(self) -> tuple[int, ...]:
+        """Numbers of rows that together call every kernel that was chosen."""
+        depends = any(len(bound.decisions) > 1 for bound in self.bound)
+        return tuple(low for low, _ in by_rows.BUCKETS) if depends else (1,)
 
     def check_pins(self) -> None:
         """Call once the model is built. UnknownNameError: a pin whose op the model never calls."""
@@ -112,6 +157,34 @@ class KernelRegistry:
                     fix=did_you_mean(op, ops),
                 )
 
+    def wired(self) -> list[Wired]:
+        """Where each kernel plugin ended up."""
+        chosen = Counter((c.owner, c.op) for c in self.choices() for _ in range(c.sites))
+        found = []
+        for planned, ops in self._providers:
+            sites = sum(chosen[planned.owner, op] for op in ops)
+            what = f"candidate for {len(ops)} ops, chosen at {sites} sites"
+            found.append(Wired(planned, len(ops), what))
+        return found
+
+    def check_wired(self) -> None:
+        """NotWiredError: a plugin was activated and brings no kernel."""
+        check_wired((planned for planned, _ in self._providers), self.wired())
+
+    def choices(self) -> list[KernelChoice]:
+        """What was chosen, each with the number of call sites; for labels of metrics."""
+        count = Counter(
+            (b.site.op, d.chosen, d.owner, b.site.dtype, b.site.role)
+            for b in self.bound
+            for d in dict.fromkeys(b.decisions)
+        )
+        return [KernelChoice(*key, sites=sites) for key, sites in sorted(count.items())]
+
+    def table(self) -> list[Decision]:
+        """The distinct decisions over all call sites, and the broken plugins."""
+        count = Counter(decision for bound in self.bound for decision in bound.decisions)
+        return [*(replace(d, sites=sites) for d, sites in count.items()), *self.refused]
+
     def explain(self, op: str | None = None) -> list[tuple[BoundSite, int]]:
         """The distinct decisions, each with the number of call sites that it stands for."""
         distinct: dict[Any, list[BoundSite]] = {}
@@ -119,146 +192,108 @@ class KernelRegistry:
             site = bound.site
             if op in (None, site.op):
                 key = (site.op, site.dtype, site.role, tuple(sorted(site.traits.items())))
-                distinct.setdefault((key, bound.decision), []).append(bound)
+                distinct.setdefault((key, bound.decisions), []).append(bound)
         return [(group[0], len(group)) for group in distinct.values()]
 
+    def _add(self, op: str, candidate: Candidate) -> None:
+        self._candidates.setdefault(op, []).append(candidate)
 
-class _Reference:
-    """The sdk's definition of an op as a kernel that takes every site."""
+    def _add_refused(self, planned: Planned, error: PluginError) -> None:
+        """Its kernels stay in sight, each with the reason against it."""
+        role = f"{planned.contract} {planned.name}"
+        self.refused.append(Decision(role, REFUSED, planned.owner, error.reason))
+        for claim in planned.claims:
+            op, _, name = claim.rpartition(":")
+            self._add(op, Candidate(name, planned.owner, error, needed=False))
 
-    def __init__(self, op: Op) -> None:
-        self._op = op
-        self.op = op.name
-        self.name = REFERENCE
+    def _bind(self, site: CallSite, ruled_out: Mapping[str, Judged]) -> Binding:
+        ranges = by_rows.buckets(site.rows)
+        parts = [self._choose(replace(site, rows=rows), ruled_out) for rows in ranges]
+        names = list(dict.fromkeys(part.name for part in parts))
+        if len(names) > 1:
+            merged = [_merge([part for part in parts if part.name == name]) for name in names]
+            calls = [self._bind_part(part) for part in merged]
+            if not any(isinstance(call, PlannedKernel) for call in calls):
+                self._note(site, merged)
+                return _by_rows(parts, names, merged, calls)
+            parts = [self._choose(site, ruled_out)]  # one that plans serves all numbers of rows
+        whole = replace(parts[0], site=site)
+        call = self._bind_part(whole)
+        self._note(site, [whole])
+        return Binding(whole.name, call, partial(whole.kernel.pack_weight, site))
 
-    def accept(self, site: CallSite) -> Verdict:
-        return Accept(0, "the op's definition in plain torch; slow, chosen last")
-
-    def bind(self, site: CallSite) -> BoundKernel:
-        return self._op.bind_reference(site)
-
-    def pack_weight(self, site: CallSite, weight: Any) -> Any:
-        return weight
-
-
-def _is_needed(planned: Planned, plan: PluginPlan, pins: Mapping[str, str]) -> bool:
-    """Whether a broken plugin must stop the launch: it is the platform's own, or it is pinned."""
-    platforms = {p.distribution for p in plan.of("platform") if p.name == plan.platform}
-    pinned = {f"{op}:{kernel}" for op, kernel in pins.items()}
-    return planned.distribution in platforms or bool(pinned & set(planned.claims))
-
-
-def _load_kernels(planned: Planned, needed: bool) -> list[tuple[str, _Candidate]]:
-    """(op, candidate) for each kernel of a plugin, exactly as its manifest claims them."""
-    try:
-        kernels = _kernels_of(planned, call(planned))
-    except LoadError as error:
-        if needed:
-            raise
-        _log.warning("kernels of %s are left out:\n%s", planned.owner, error)
-        claims = [claim.rpartition(":") for claim in planned.claims]
-        return [(op, _Candidate(name, planned.owner, error, needed)) for op, _, name in claims]
-    offered = sorted(f"{kernel.op}:{kernel.name}" for kernel in kernels)
-    if offered != sorted(planned.claims):
-        differing = ", ".join(sorted(set(offered) ^ set(planned.claims))) or "one of them twice"
-        raise _broken_provider(
-            planned, f"offers other kernels than its manifest claims: {differing}"
+    def _choose(self, site: CallSite, ruled_out: Mapping[str, Judged]) -> _Part:
+        pin = self._pins.get(site.op)
+        judged = tuple(
+            ruled_out.get(candidate.name) or judge(candidate, site)
+            for candidate in self._candidates.get(site.op, [])
         )
-    return [(k.op, _Candidate(k.name, planned.owner, k, needed)) for k in kernels]
+        for j in judged:
+            self._warn(site, j)
+        fit = [j for j in judged if j.score is not None and pin in (None, j.candidate.name)]
+        if not fit:
+            raise LookupError(no_kernel(site, judged, pin))
+        return _Part(site, min(fit, key=rank), judged)
+
+    def _bind_part(self, part: _Part) -> BoundKernel:
+        candidate, site = part.chosen.candidate, part.site
+        try:
+            call = part.kernel.bind(site)
+            if not callable(call):
+                raise broken_kernel(candidate, site, "bind", call, "a callable")
+        except Exception as error:
+            raise _Unfit(unfit(candidate, site, error)) from error
+        return guard(call, site, candidate.name, candidate.owner, self._checks)
+
+    def _warn(self, site: CallSite, judged: Judged) -> None:
+        """Once, however many sites it fails at."""
+        key = (site.op, judged.candidate.name)
+        if judged.error is not None and key not in self._warned:
+            self._warned.add(key)
+            _log.warning("kernel %s of %s is left out for %s", judged.candidate.name,
+                         judged.candidate.owner, site.op, exc_info=judged.error)  # fmt: skip
+
+    def _note(self, site: CallSite, parts: Sequence[_Part]) -> None:
+        pin = self._pins.get(site.op)
+        self.bound.append(BoundSite(site, tuple(_decide(part, pin) for part in parts)))
 
 
-def _kernels_of(planned: Planned, provided: Any) -> tuple[Kernel, ...]:
-    """What a provider returned, if it is what the contract says."""
-    if not isinstance(provided, tuple | list):
-        raise _broken_provider(planned, f"must return a tuple of kernels, not {provided!r}")
-    for kernel in provided:
-        named = all(isinstance(getattr(kernel, name, None), str) for name in ("op", "name"))
-        whole = all(callable(getattr(kernel, name, None)) for name in _KERNEL_METHODS)
-        if not (named and whole):
-            raise _broken_provider(
-                planned,
-                f"returned {kernel!r}, which is no kernel: "
-                f"that has op, name, {', '.join(_KERNEL_METHODS)}",
-            )
-    return tuple(provided)
+def _merge(parts: Sequence[_Part]) -> _Part:
+    """One kernel's buckets as one part, bound for the rows from the first to the last of them."""
+    rows = by_rows.hull([part.site.rows for part in parts])
+    label = ", ".join(by_rows.text(part.site.rows) for part in parts)
+    return replace(parts[0], site=replace(parts[0].site, rows=rows), rows=label)
 
 
-def _broken_provider(planned: Planned, what: str) -> BrokenPromiseError:
-    where = f'kernel "{planned.name}" ({planned.value})'
-    return _broken(planned.owner, what, where)
-
-
-def _broken_kernel(
-    candidate: _Candidate, site: CallSite, method: str, answer: object, wanted: str
-) -> BrokenPromiseError:
-    what = f"has a kernel whose {method} returned {answer!r} instead of {wanted}"
-    return _broken(candidate.owner, what, f"kernel {candidate.name} for {site.op} at {site.layer}")
-
-
-def _broken(owner: str, what: str, where: str) -> BrokenPromiseError:
-    distribution = owner.split(maxsplit=1)[0]
-    return BrokenPromiseError(
-        f"{owner} {what}",
-        where=where,
-        fix=f"report it to the authors of {distribution}, or remove it: "
-        f"pip uninstall {distribution}",
+def _by_rows(
+    parts: Sequence[_Part],
+    names: Sequence[str],
+    merged: Sequence[_Part],
+    calls: Sequence[BoundKernel],
+) -> Binding:
+    limits = [part.site.rows[1] for part in parts]
+    packers = [partial(part.kernel.pack_weight, part.site) for part in merged]
+    return Binding(
+        kernel="+".join(names),
+        call=by_rows.dispatch(
+            [limit for limit in limits if limit is not None],
+            [names.index(part.name) for part in parts],
+            calls,
+        ),
+        pack_weight=by_rows.pack_for_all(packers),
     )
 
 
-def _judge(candidate: _Candidate, site: CallSite) -> _Judged:
-    if isinstance(candidate.kernel, LoadError):
-        return _Judged(candidate, None, f"failed: {candidate.kernel.what}")
-    try:
-        verdict = candidate.kernel.accept(site)
-    except Exception as error:
-        error.add_note(f"kernel {candidate.name} of {candidate.owner} at {site.layer}")
-        if candidate.needed:
-            raise
-        _log.warning("a kernel is left out", exc_info=error)
-        return _Judged(candidate, None, f"failed: {type(error).__name__}: {error}")
-    if isinstance(verdict, Decline):
-        return _Judged(candidate, None, f"declined: {verdict.why}")
-    if not isinstance(verdict, Accept) or not isinstance(verdict.score, int):
-        wanted = "an Accept with an integer score or a Decline"
-        raise _broken_kernel(candidate, site, "accept", verdict, wanted)
-    return _Judged(candidate, verdict.score, verdict.why)
-
-
-def _rank(judged: _Judged) -> tuple[bool, int, str]:
-    """Sorts the best first: references last, then by score, then by name."""
-    name = judged.candidate.name
-    return name == REFERENCE, -(judged.score or 0), name
-
-
-def _decide(
-    site: CallSite, chosen: _Judged, judged: Sequence[_Judged], pin: str | None
-) -> Decision:
-    others = sorted((j for j in judged if j is not chosen), key=_rank)
+def _decide(part: _Part, pin: str | None) -> Decision:
+    chosen = part.chosen
+    others = sorted((j for j in part.judged if j is not chosen), key=rank)
     return Decision(
-        role=site.op,
+        role=part.site.op,
         chosen=chosen.candidate.name,
         owner=chosen.candidate.owner,
         why=f"pinned; {chosen.reason}" if pin else f"score {chosen.score}: {chosen.reason}",
         runners_up=tuple(
-            RunnerUp(j.candidate.name, j.candidate.owner, _why_not(j, pin)) for j in others
+            RunnerUp(j.candidate.name, j.candidate.owner, why_not(j, pin)) for j in others
         ),
+        rows=part.rows,
     )
-
-
-def _why_not(judged: _Judged, pin: str | None) -> str:
-    if judged.score is None:
-        return judged.reason
-    law = f"{pin} is pinned" if pin else "outranked"
-    return f"{law}; score {judged.score}: {judged.reason}"
-
-
-def _no_kernel(site: CallSite, judged: Sequence[_Judged], pin: str | None) -> str:
-    subject = f'the pinned kernel "{pin}" does not serve' if pin else "no kernel serves"
-    traits = ", ".join(f"{name}={value}" for name, value in site.traits.items())
-    lines = [f"{subject} {site.op} at {site.layer} ({site.dtype}; {traits})"]
-    for j in sorted(judged, key=_rank):
-        reason = _why_not(j, pin)
-        lines.append(f"{j.candidate.name} of {j.candidate.owner}: {reason}")
-    if not judged:
-        lines.append("no plugin and no public op has this name")
-    return "\n  ".join(lines)

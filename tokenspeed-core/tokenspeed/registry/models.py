@@ -5,14 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from tokenspeed_sdk.contracts.model import ModelEntry
 
-from tokenspeed.plugins.activate import load
-from tokenspeed.plugins.errors import BrokenPromiseError, WheelAbsentError, did_you_mean
+from tokenspeed.plugins.activate import broken, load, read_one
+from tokenspeed.plugins.architecture import find_holder
 from tokenspeed.plugins.plan import Planned, PluginPlan
-from tokenspeed.plugins.suggest import ARCHITECTURE_WHEELS
 
 
 def find_model(plan: PluginPlan, architectures: Sequence[str]) -> tuple[str, Planned]:
@@ -20,29 +18,25 @@ def find_model(plan: PluginPlan, architectures: Sequence[str]) -> tuple[str, Pla
 
     Loads nothing. WheelAbsentError says which wheel to install.
     """
-    claims = {claim: p for p in plan.of("model") for claim in p.claims}
-    for architecture in architectures:
-        if architecture in claims:
-            return architecture, claims[architecture]
-    names = " or ".join(architectures) or "(config.json names none)"
-    wheels = [ARCHITECTURE_WHEELS[a] for a in architectures if a in ARCHITECTURE_WHEELS]
-    raise WheelAbsentError(
-        f"no installed distribution provides a model for architecture {names}",
-        where='"architectures" in the model\'s config.json',
-        fix=f"pip install {wheels[0]}" if wheels else did_you_mean(names, claims),
-    )
+    return find_holder(plan.provisions, architectures)
 
 
 def load_model(plan: PluginPlan, architectures: Sequence[str]) -> ModelEntry:
     """The model's EntryClass; imports only the module that claims the architecture."""
     architecture, planned = find_model(plan, architectures)
+    return read_one(planned, read_entries)[architecture]
+
+
+def read_entries(planned: Planned) -> dict[str, ModelEntry]:
+    """Architecture to EntryClass. BrokenPromiseError unless every claimed one is there."""
     module = load(planned)
     entries = getattr(module, "EntryClass", ())
+    found: dict[str, ModelEntry] = {}
     for entry in entries if isinstance(entries, tuple) else (entries,):
-        if architecture in entry.architectures:
-            return cast("ModelEntry", entry)
-    raise BrokenPromiseError(
-        f"{planned.owner} claims architecture {architecture}, but no EntryClass of it lists that",
-        where=f'model "{planned.name}" ({planned.value})',
-        fix=f"report it to the authors of {planned.distribution}",
-    )
+        found |= dict.fromkeys(entry.architectures, entry)
+    for claim in planned.claims:
+        if claim not in found:
+            raise broken(
+                planned, f"claims architecture {claim}, but no EntryClass of it lists that"
+            )
+    return found

@@ -3,7 +3,7 @@
 #pragma once
 // The kernels of one instruction set.
 
-#include "../abi.h"
+#include "../args.h"
 
 namespace tokenspeed::cpu::TS_ISA {
 

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The TokenSpeed authors
 #include "linear.h"
 
-#include "../abi.h"
+#include "../args.h"
 #include "../pool.h"
 #include "kernels.h"
 
@@ -163,7 +163,7 @@ int pack(const PackArgs& a) {
       for (int64_t k = 0; k < a.k; ++k) {
         for (int64_t c = 0; c < kPanel; ++c) {
           out[k * kPanel + c] =
-              c < columns ? a.weight[(p * kPanel + c) * a.weight_stride + k] : 0.0f;
+              c < columns ? a.weight[(p * kPanel + c) * a.weight_row + k * a.weight_column] : 0.0f;
         }
       }
     }

@@ -8,11 +8,11 @@
 // memory; and a tile of two panels by many rows keeps the multipliers busy when rows are many. So
 // one copy serves decode and prefill. The layout is the same for every instruction set.
 
+#include "../args.h"
 #include "vec.h"
 
 namespace tokenspeed::cpu::TS_ISA {
 
-constexpr int kPanel = 16;
 constexpr int kPanelVecs = kPanel / kWidth;
 constexpr int kMaxTileRows = kWidth == 16 ? 16 : kWidth == 8 || kRegisters == 32 ? 6 : 3;
 

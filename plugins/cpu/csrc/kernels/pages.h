@@ -3,7 +3,7 @@
 #pragma once
 // Where a token's keys and values lie.
 
-#include "../abi.h"
+#include "../args.h"
 #include "vec.h"
 
 namespace tokenspeed::cpu::TS_ISA {

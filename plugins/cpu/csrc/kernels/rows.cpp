@@ -121,11 +121,11 @@ int gather(const GatherArgs& a) {
 int norm(const NormArgs& a) {
   parallel(a.rows, rows_per_piece(a.hidden), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const float* x = a.x + r * a.x_stride;
+      const float* x = a.x + r / a.inner * a.x_outer + r % a.inner * a.x_inner;
       float* residual = a.residual ? a.residual + r * a.residual_stride : nullptr;
       const float mean = add_and_square(x, residual, a.hidden) / static_cast<float>(a.hidden);
       const float scale = 1.0f / __builtin_sqrtf(mean + static_cast<float>(a.eps));
-      scale_row(residual ? residual : x, a.weight, scale, a.out + r * a.out_stride, a.hidden);
+      scale_row(residual ? residual : x, a.weight, scale, a.out + r * a.hidden, a.hidden);
     }
   });
   return kOk;

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Kernels of the public ops for float32 on the CPU. One file per group of ops."""
+"""Kernels of the public ops for float32 on the CPU.
+
+Most are the library's, through the sdk's native border; what torch computes is Python.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +11,18 @@ from tokenspeed_sdk.contracts.kernel import Kernel
 
 
 def kernels() -> tuple[Kernel, ...]:
-    """All kernels of this plugin, best first among those of one op."""
-    from tokenspeed_cpu.kernels.attention import AttentionDecode, AttentionPrefill
-    from tokenspeed_cpu.kernels.kv_write import KvWrite
-    from tokenspeed_cpu.kernels.linear import Linear
-    from tokenspeed_cpu.kernels.linear_torch import OnednnLinear, TorchLinear
-    from tokenspeed_cpu.kernels.norm import AddRmsNorm, RmsNorm
-    from tokenspeed_cpu.kernels.page_table import PageTableUpdate
-    from tokenspeed_cpu.kernels.rope import Rope
-    from tokenspeed_cpu.kernels.rows import Embedding, GatherRows, SiluAndMul
-    from tokenspeed_cpu.kernels.sample import Sample
+    """All kernels of this plugin. LibraryError: the library is missing or does not fit."""
+    from tokenspeed_sdk.native.kernel import load_kernels
 
+    from tokenspeed_cpu import library
+    from tokenspeed_cpu.kernels.linear_torch import OnednnLinear, TorchLinear
+    from tokenspeed_cpu.kernels.packing import PanelKernel
+    from tokenspeed_cpu.kernels.page_table import PageTableUpdate
+
+    native = load_kernels(library.load())
     return (
-        Embedding(),
-        Linear(),
+        *(PanelKernel(kernel) if kernel.packs else kernel for kernel in native),
         OnednnLinear(),
         TorchLinear(),
-        RmsNorm(),
-        AddRmsNorm(),
-        Rope(),
-        KvWrite(),
-        AttentionPrefill(),
-        AttentionDecode(),
-        SiluAndMul(),
-        GatherRows(),
-        Sample(),
         PageTableUpdate(),
     )

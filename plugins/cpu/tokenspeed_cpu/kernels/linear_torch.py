@@ -9,22 +9,20 @@ from typing import Any
 import torch
 from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite
 
-from tokenspeed_cpu.kernels.base import CpuKernel
+from tokenspeed_cpu.kernels.base import TorchKernel
 
 
-class OnednnLinear(CpuKernel):
+class OnednnLinear(TorchKernel):
     """oneDNN with the weight reordered once."""
 
     op = "linear@1"
     name = "onednn"
     score = 50
+    reason = "oneDNN on a weight reordered once"
 
-    def refusal(self, site: CallSite) -> str | None:
+    def refusal(self) -> str | None:
         available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         return None if available else "this torch has no oneDNN"
-
-    def reason(self, site: CallSite) -> str:
-        return "oneDNN on a weight reordered once"
 
     def bind(self, site: CallSite) -> BoundKernel:
         return _onednn
@@ -39,15 +37,13 @@ def _onednn(x: torch.Tensor, weight: Any, bias: torch.Tensor | None = None) -> t
     return out
 
 
-class TorchLinear(CpuKernel):
+class TorchLinear(TorchKernel):
     """torch.nn.functional.linear on the plain weight."""
 
     op = "linear@1"
     name = "torch"
     score = 40
-
-    def reason(self, site: CallSite) -> str:
-        return "torch on the plain weight"
+    reason = "torch on the plain weight"
 
     def bind(self, site: CallSite) -> BoundKernel:
         return torch.nn.functional.linear

@@ -7,16 +7,16 @@ from __future__ import annotations
 import torch
 from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite
 
-from tokenspeed_cpu.kernels.base import CpuKernel
+from tokenspeed_cpu.kernels.base import TorchKernel
 
 
-class PageTableUpdate(CpuKernel):
+class PageTableUpdate(TorchKernel):
     """All entries at once."""
 
     op = "page_table_update@1"
-
-    def reason(self, site: CallSite) -> str:
-        return "torch, all entries at once"
+    name = "cpu"
+    score = 100
+    reason = "torch, all entries at once"
 
     def bind(self, site: CallSite) -> BoundKernel:
         return _update

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT
+// SPDX-FileCopyrightText: The TokenSpeed authors
+#include "calls.h"
+
+#include "../library.h"
+#include "../pool.h"
+#include "arguments.h"
+
+namespace tokenspeed::cpu {
+namespace {
+
+template <class Args>
+int compute(const ts_call* call, int (*Kernels::*kernel)(const Args&), const Args& args) {
+  const ThreadLimit limit(call->threads);
+  const int status = (kernels()->*kernel)(args);
+  if (status == kOk) return TS_OK;
+  if (status == kNoMemory) return ts_fail(&call->error, TS_NO_MEMORY, "no memory for scratch");
+  return ts_fail(&call->error, TS_INVALID, "the kernel does not serve these sizes");
+}
+
+// Caches [pages, kv_heads, page_size, head_dim] and the table [slots, max_pages] behind `first`.
+Pages take_pages(Arguments& in, int first) {
+  Pages c{};
+  c.pages = c.kv_heads = c.page_size = c.head_dim = c.slots = c.max_pages = kAny;
+  const auto shape = {&c.pages, &c.kv_heads, &c.page_size, &c.head_dim};
+  const auto keys = in.tensor<float>(first, "k_cache", shape);
+  const auto values = in.tensor<float>(first + 1, "v_cache", shape);
+  const auto table = in.tensor<int32_t>(first + 2, "page_table", {&c.slots, &c.max_pages});
+  if (in.status() != TS_OK) return c;
+  c.keys = keys.data, c.values = values.data, c.table = table.data;
+  c.k_page = keys.strides[0], c.k_head = keys.strides[1], c.k_token = keys.strides[2];
+  c.v_page = values.strides[0], c.v_head = values.strides[1], c.v_token = values.strides[2];
+  c.table_stride = table.strides[0];
+  return c;
+}
+
+int attend(const ts_call* call, int (*Kernels::*kernel)(const AttentionArgs&), bool decode) {
+  Arguments in(call);
+  AttentionArgs a{};
+  a.cache = take_pages(in, 1);
+  a.tokens = a.rows = a.heads = kAny;
+  int64_t starts = kAny;
+  const auto shape = {&a.tokens, &a.heads, &a.cache.head_dim};
+  const auto q = in.tensor<float>(0, "q", shape);
+  a.row_slot = in.tensor<int32_t>(4, "row_slot", {&a.rows}).data;
+  if (!decode) a.query_start = in.tensor<int32_t>(5, "query_start", {&starts}).data;
+  a.kv_len = in.tensor<int32_t>(decode ? 5 : 6, "kv_len", {&a.rows}).data;
+  a.out = in.tensor<float>(decode ? 6 : 7, "result", shape).data;
+  if (in.status() != TS_OK) return in.status();
+  if (decode ? a.rows != a.tokens : starts != a.rows + 1) {
+    return ts_fail(&call->error, TS_INVALID, "q, row_slot and query_start disagree in their rows");
+  }
+  if (a.heads % a.cache.kv_heads) {
+    return ts_fail(&call->error, TS_INVALID, "the KV heads do not divide the heads of q");
+  }
+  a.q_token = q.strides[0], a.q_head = q.strides[1];
+  a.q = q.data;
+  a.scale = in.real(0);
+  return compute(call, kernel, a);
+}
+
+// One block [rows, hidden], or [outer, inner, hidden] whose rows lie evenly in each outer one.
+void describe_rows(const ts_tensor& x, NormArgs& a) {
+  const int last = x.ndim - 1;
+  a.hidden = x.shape[last];
+  a.inner = x.ndim > 1 ? x.shape[last - 1] : 1;
+  a.x_inner = x.strides[last - 1];
+  a.x_outer = x.ndim > 2 ? x.strides[last - 2] : a.x_inner;
+  if (x.ndim == 2) a.inner = 1;  // each row is an outer one
+  a.rows = a.inner * (x.ndim > 2 ? x.shape[last - 2] : x.shape[0]);
+}
+
+// Normalises the blocks of x's last three dimensions one by one.
+int norm_blocks(const ts_call* call, const ts_tensor& x, NormArgs a, int dimension) {
+  if (dimension >= x.ndim - 3) return a.rows ? compute(call, &Kernels::norm, a) : TS_OK;
+  int64_t step = a.rows * a.hidden;
+  for (int d = dimension + 1; d < x.ndim - 3; ++d) step *= x.shape[d];
+  for (int64_t i = 0; i < x.shape[dimension]; ++i) {
+    if (const int status = norm_blocks(call, x, a, dimension + 1)) return status;
+    a.x += x.strides[dimension];
+    a.out += step;
+  }
+  return TS_OK;
+}
+
+}  // namespace
+
+int run_embedding(const ts_call* call) {
+  Arguments in(call);
+  EmbeddingArgs a{};
+  a.tokens = a.hidden = kAny;
+  a.vocab = ts_int_trait(call->site, "vocab", 0);
+  int64_t panels = (a.vocab + kPanel - 1) / kPanel, panel = kPanel;
+  const bool packed = call->tensors[1] && call->tensors[1]->ndim == 3;
+  const auto weight = packed ? in.tensor<float>(1, "weight", {&panels, &a.hidden, &panel})
+                             : in.tensor<float>(1, "weight", {&a.vocab, &a.hidden});
+  a.ids = in.tensor<int64_t>(0, "ids", {&a.tokens}).data;
+  a.out = in.tensor<float>(2, "result", {&a.tokens, &a.hidden}).data;
+  if (in.status() != TS_OK) return in.status();
+  a.weight = weight.data;
+  a.weight_stride = packed ? 0 : weight.strides[0];
+  return compute(call, &Kernels::embedding, a);
+}
+
+int run_linear(const ts_call* call) {
+  Arguments in(call);
+  LinearArgs a{};
+  a.rows = a.n = a.k = kAny;
+  int64_t panels = kAny, panel = kPanel;
+  a.packed = in.tensor<float>(1, "packed weight", {&panels, &a.k, &panel}).data;
+  const auto x = in.tensor<float>(0, "x", {&a.rows, &a.k});
+  a.out = in.tensor<float>(3, "result", {&a.rows, &a.n}).data;
+  a.bias = in.optional<float>(2, "bias", {&a.n}).data;
+  if (in.status() != TS_OK) return in.status();
+  if (a.k == 0 || panels != (a.n + kPanel - 1) / kPanel) {
+    return ts_fail(&call->error, TS_INVALID, "the packed weight is not that of this site");
+  }
+  a.x = x.data;
+  a.x_stride = x.strides[0];
+  a.out_stride = a.n;
+  return compute(call, &Kernels::linear, a);
+}
+
+int run_rms_norm(const ts_call* call) {
+  Arguments in(call);
+  NormArgs a{};
+  const ts_tensor* x = in.any_shape(0, "x", 2);
+  const ts_tensor* out = in.any_shape(2, "result", 2);
+  if (!x || !out) return in.status();
+  describe_rows(*x, a);
+  a.weight = in.tensor<float>(1, "weight", {&a.hidden}).data;
+  if (in.status() != TS_OK) return in.status();
+  if (elements_of(x) != elements_of(out)) {
+    return ts_fail(&call->error, TS_INVALID, "the result must have the shape of x");
+  }
+  a.x = static_cast<const float*>(ts_data(x));
+  a.out = static_cast<float*>(ts_data(out));
+  a.eps = in.real(0);
+  return norm_blocks(call, *x, a, 0);
+}
+
+int run_add_rms_norm(const ts_call* call) {
+  Arguments in(call);
+  NormArgs a{};
+  a.rows = a.hidden = kAny;
+  const auto x = in.tensor<float>(0, "x", {&a.rows, &a.hidden});
+  const auto residual = in.tensor<float>(1, "residual", {&a.rows, &a.hidden});
+  a.weight = in.tensor<float>(2, "weight", {&a.hidden}).data;
+  a.out = in.tensor<float>(3, "result", {&a.rows, &a.hidden}).data;
+  if (in.status() != TS_OK) return in.status();
+  a.x = x.data, a.residual = residual.data;
+  a.inner = 1, a.x_outer = x.strides[0], a.residual_stride = residual.strides[0];
+  a.eps = in.real(0);
+  return compute(call, &Kernels::norm, a);
+}
+
+int run_rope(const ts_call* call) {
+  Arguments in(call);
+  RopeArgs a{};
+  a.tokens = a.heads = a.kv_heads = a.max_positions = a.rotary = kAny;
+  int64_t head_dim = kAny;
+  const auto q = in.tensor<float>(0, "q", {&a.tokens, &a.heads, &head_dim});
+  const auto k = in.tensor<float>(1, "k", {&a.tokens, &a.kv_heads, &head_dim});
+  a.positions = in.tensor<int32_t>(2, "positions", {&a.tokens}).data;
+  const auto cos_sin = in.tensor<float>(3, "cos_sin", {&a.max_positions, &a.rotary});
+  if (in.status() != TS_OK) return in.status();
+  if (a.rotary > head_dim || a.max_positions == 0) {
+    return ts_fail(&call->error, TS_INVALID, "cos_sin is empty, or wider than a head");
+  }
+  a.q = q.data, a.k = k.data, a.cos_sin = cos_sin.data;
+  a.q_token = q.strides[0], a.q_head = q.strides[1];
+  a.k_token = k.strides[0], a.k_head = k.strides[1];
+  a.cos_sin_stride = cos_sin.strides[0];
+  a.interleaved = ts_int_trait(call->site, "interleaved", 0);
+  return compute(call, &Kernels::rope, a);
+}
+
+int run_kv_write(const ts_call* call) {
+  Arguments in(call);
+  KvWriteArgs a{};
+  a.cache = take_pages(in, 2);
+  a.tokens = kAny;
+  const auto shape = {&a.tokens, &a.cache.kv_heads, &a.cache.head_dim};
+  const auto k = in.tensor<float>(0, "k", shape);
+  const auto v = in.tensor<float>(1, "v", shape);
+  a.token_slot = in.tensor<int32_t>(5, "token_slot", {&a.tokens}).data;
+  a.positions = in.tensor<int32_t>(6, "positions", {&a.tokens}).data;
+  if (in.status() != TS_OK) return in.status();
+  a.k = k.data, a.k_token = k.strides[0], a.k_head = k.strides[1];
+  a.v = v.data, a.v_token = v.strides[0], a.v_head = v.strides[1];
+  return compute(call, &Kernels::kv_write, a);
+}
+
+int run_attention_prefill(const ts_call* call) {
+  return attend(call, &Kernels::attention_prefill, false);
+}
+
+int run_attention_decode(const ts_call* call) {
+  return attend(call, &Kernels::attention_decode, true);
+}
+
+int run_silu_and_mul(const ts_call* call) {
+  Arguments in(call);
+  SiluArgs a{};
+  a.rows = a.inter = kAny;
+  a.out = in.tensor<float>(1, "result", {&a.rows, &a.inter}).data;
+  int64_t width = 2 * a.inter;
+  const auto x = in.tensor<float>(0, "x", {&a.rows, &width});
+  if (in.status() != TS_OK) return in.status();
+  a.x = x.data;
+  a.x_stride = x.strides[0];
+  return compute(call, &Kernels::silu_and_mul, a);
+}
+
+int run_gather_rows(const ts_call* call) {
+  Arguments in(call);
+  GatherArgs a{};
+  a.rows = a.count = a.hidden = kAny;
+  const auto x = in.tensor<float>(0, "x", {&a.rows, &a.hidden});
+  a.index = in.tensor<int64_t>(1, "index", {&a.count}).data;
+  a.out = in.tensor<float>(2, "result", {&a.count, &a.hidden}).data;
+  if (in.status() != TS_OK) return in.status();
+  a.x = x.data;
+  a.x_stride = x.strides[0];
+  return compute(call, &Kernels::gather, a);
+}
+
+int run_sample(const ts_call* call) {
+  Arguments in(call);
+  SampleArgs a{};
+  a.rows = a.vocab = kAny;
+  const auto logits = in.tensor<float>(0, "logits", {&a.rows, &a.vocab});
+  a.temperature = in.tensor<float>(1, "temperature", {&a.rows}).data;
+  a.top_k = in.tensor<int32_t>(2, "top_k", {&a.rows}).data;
+  a.top_p = in.tensor<float>(3, "top_p", {&a.rows}).data;
+  a.min_p = in.tensor<float>(4, "min_p", {&a.rows}).data;
+  a.seed = in.tensor<int64_t>(5, "seed", {&a.rows}).data;
+  a.position = in.tensor<int64_t>(6, "position", {&a.rows}).data;
+  a.out = in.tensor<int64_t>(7, "result", {&a.rows}).data;
+  if (in.status() != TS_OK) return in.status();
+  a.logits = logits.data;
+  a.logits_stride = logits.strides[0];
+  return compute(call, &Kernels::sample, a);
+}
+
+int pack_panels(ts_pack* pack) {
+  const ts_tensor& weight = *pack->weight;
+  if (weight.ndim != 2 || !ts_is_dtype(&weight, TS_FLOAT, 32)) {
+    return ts_fail(&pack->error, TS_INVALID, "a weight must be a matrix of float32");
+  }
+  const int64_t n = weight.shape[0], k = weight.shape[1];
+  if (!pack->packed) {
+    pack->ndim = 3;
+    pack->shape[0] = (n + kPanel - 1) / kPanel, pack->shape[1] = k, pack->shape[2] = kPanel;
+    pack->dtype = weight.dtype;
+    return TS_OK;
+  }
+  const ThreadLimit limit(pack->threads);
+  PackArgs a{};
+  a.weight = static_cast<const float*>(ts_data(&weight));
+  a.packed = static_cast<float*>(ts_data(pack->packed));
+  a.weight_row = weight.strides[0], a.weight_column = weight.strides[1];
+  a.n = n, a.k = k;
+  kernels()->pack(a);
+  return TS_OK;
+}
+
+}  // namespace tokenspeed::cpu

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+// SPDX-FileCopyrightText: The TokenSpeed authors
+#pragma once
+// What the kernel table points to.
+
+#include <tokenspeed/kernel.h>
+
+namespace tokenspeed::cpu {
+
+// The order of a call's tensors and scalars is that of the op's page, results last.
+int run_embedding(const ts_call* call);
+int run_linear(const ts_call* call);
+int run_rms_norm(const ts_call* call);
+int run_add_rms_norm(const ts_call* call);
+int run_rope(const ts_call* call);
+int run_kv_write(const ts_call* call);
+int run_attention_prefill(const ts_call* call);
+int run_attention_decode(const ts_call* call);
+int run_silu_and_mul(const ts_call* call);
+int run_gather_rows(const ts_call* call);
+int run_sample(const ts_call* call);
+
+// Lays a weight [n, k] out in panels [ceil(n / 16), k, 16].
+int pack_panels(ts_pack* pack);
+
+}  // namespace tokenspeed::cpu

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""The conformance suite of contract ``kernel``, as one pytest test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import pytest
+import torch
+
+from tokenspeed_sdk.contracts.kernel import Kernel
+from tokenspeed_sdk.contracts.platform import Capabilities
+from tokenspeed_sdk.contracts.probe import Accept, Decline
+from tokenspeed_sdk.ops import OPS
+from tokenspeed_sdk.testing.kernel.cases import FACTS, USUAL, Case, Grid, cases_of
+from tokenspeed_sdk.testing.kernel.check import Bounds, check_kernel, default_capabilities, site_of
+
+Kernels: TypeAlias = Callable[[], Iterable[Kernel]] | Iterable[Kernel]
+
+
+def kernel_conformance(
+    kernels: Kernels,
+    *,
+    device: str = "cpu",
+    capabilities: Capabilities | None = None,
+    ops: Collection[str] | None = None,
+    names: Collection[str] | None = None,
+    dtypes: Sequence[str] | None = None,
+    grid: Grid = USUAL,
+    cases: Iterable[Case] = (),
+    bounds: Bounds | None = None,
+) -> Callable[..., None]:
+    """A parametrised test: each kernel in each case of its op, and what it says to their sites.
+
+    A case whose site a kernel declines is skipped with the reason; a kernel that declines all of
+    them fails.
+
+    Args:
+        kernels: what the entry point in ``tokenspeed.kernel`` names, or kernels.
+        device: torch device on which the tensors live; without it here, all is skipped.
+        capabilities: what sites say of the device. Left out: those of ``device``, if that is a
+            CPU or a GPU that torch calls "cuda".
+        ops: only kernels of these, such as "linear@1".
+        names: only kernels of these names.
+        dtypes: instead of all that the device lists.
+        grid: the sizes that cases are generated for.
+        cases: further ones.
+        bounds: op to dtype to largest relative error, instead of the kit's own.
+
+    Raises:
+        ValueError: no kernel is left, or one is of an op that is not public.
+    """
+    known = capabilities or default_capabilities(device)
+    offered = _offered(kernels, ops, names)
+    extra = tuple(cases)
+    checks: list[_Sites | _Conforms] = []
+    for kernel in offered:
+        of_op = (*cases_of(kernel.op, grid), *(case for case in extra if case.op == kernel.op))
+        wanted = tuple(dtypes or known.dtypes)
+        wanted = wanted[:1] if FACTS[kernel.op].any_dtype else wanted
+        each = [
+            _Conforms(kernel, case, dtype, device, known, bounds)
+            for dtype in wanted
+            for case in of_op
+        ]
+        checks += [_Sites(kernel, each), *each]
+
+    @pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in checks])
+    def test_kernel(check: _Sites | _Conforms) -> None:
+        check.run()
+
+    return test_kernel
+
+
+def _offered(
+    kernels: Kernels, ops: Collection[str] | None, names: Collection[str] | None
+) -> list[Kernel]:
+    offered = list(kernels() if callable(kernels) else kernels)
+    left = [
+        kernel
+        for kernel in offered
+        if (ops is None or kernel.op in ops) and (names is None or kernel.name in names)
+    ]
+    if not left:
+        held = ", ".join(f"{kernel.op}:{kernel.name}" for kernel in offered) or "none"
+        raise ValueError(f"no kernel is left to test with ops={ops}, names={names}; held: {held}")
+    strange = sorted({kernel.op for kernel in left} - set(OPS))
+    if strange:
+        raise ValueError(f"no public op: {', '.join(strange)}; name those to test with ops=")
+    return left
+
+
+@dataclass(frozen=True)
+class _Conforms:
+    """One kernel in one case."""
+
+    kernel: Kernel
+    case: Case
+    dtype: str
+    device: str
+    capabilities: Capabilities
+    bounds: Bounds | None
+
+    @property
+    def id(self) -> str:
+        return f"{self.kernel.op}:{self.kernel.name}-{self.case.name}-{self.dtype}"
+
+    def run(self) -> None:
+        if (reason := _missing(self.device)) is not None:
+            pytest.skip(reason)
+        report = check_kernel(
+            self.kernel,
+            self.case,
+            dtype=self.dtype,
+            device=self.device,
+            capabilities=self.capabilities,
+            bounds=self.bounds,
+        )
+        print(report)
+        if report.declined is not None:
+            pytest.skip(f"{report.kernel} declines: {report.declined}")
+        if report.problems:
+            pytest.fail(str(report), pytrace=False)
+
+
+@dataclass(frozen=True)
+class _Sites:
+    """What one kernel says to the sites of all its cases. Needs no device."""
+
+    kernel: Kernel
+    checks: Sequence[_Conforms]
+
+    @property
+    def id(self) -> str:
+        return f"{self.kernel.op}:{self.kernel.name}-serves_a_site"
+
+    def run(self) -> None:
+        refusals: dict[str, None] = {}
+        served = False
+        for check in self.checks:
+            site = site_of(check.case, check.dtype, check.capabilities)
+            verdict = self.kernel.accept(site)
+            if not isinstance(verdict, Accept | Decline) or not verdict.why:
+                pytest.fail(
+                    f"{self.id}: accept returns {verdict!r}, not an Accept or Decline with why"
+                )
+            if self.kernel.accept(replace(site)) != verdict:
+                pytest.fail(f"{self.id}: accept says different things to equal sites")
+            served |= isinstance(verdict, Accept)
+            refusals[verdict.why] = None
+        if not served:
+            pytest.fail(f"{self.id}: declines every site of its op: {'; '.join(refusals)}")
+
+
+def _missing(device: str) -> str | None:
+    """Why no tensor can be made on a device; None if one can."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        return f"no device {device} here: {str(error).splitlines()[0]}"
+    return None

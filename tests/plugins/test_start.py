@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""A start with real wheels: its table, and a broken kernel found before the first request."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from tokenspeed.cache.slab import Slab
+from tokenspeed.engine.buffers import Limits
+from tokenspeed.engine.device_step import DeviceStep
+from tokenspeed.engine.dry_step import dry_steps
+from tokenspeed.plugins.activate import load_platform
+from tokenspeed.plugins.errors import BrokenPromiseError, describe
+from tokenspeed.plugins.host import resolve_installed
+from tokenspeed.plugins.plan import Planned, PluginPlan
+from tokenspeed.registry.kernels import KernelRegistry
+from tokenspeed.registry.models import load_model
+from tokenspeed_sdk.contracts import Accept
+from tokenspeed_sdk.modeling import BuildContext, load_dummy
+from tokenspeed_sdk.ops import OPS
+
+LINEARS = 2 * 4 + 1
+"""Of the model fixture: four in each layer, and the head."""
+
+LIMITS = Limits(sequences=3, tokens=16, groups=1, max_kv_len=32, page_size=16)
+
+
+class Kernel:
+    """A kernel that beats all others; what it does is said by the test."""
+
+    name = "odd"
+
+    def __init__(self, op: str, run: Callable[..., Any]) -> None:
+        self.op, self._run = op, run
+
+    def accept(self, site: object) -> Accept:
+        return Accept(1000, "always")
+
+    def bind(self, site: object) -> Callable[..., Any]:
+        return self._run
+
+    def pack_weight(self, site: object, weight: Any) -> Any:
+        return weight
+
+
+def start(model: Path, monkeypatch: pytest.MonkeyPatch, *kernels: Kernel) -> KernelRegistry:
+    """What an engine does up to its first steps, with one more plugin. Raises what that raises."""
+    config = json.loads((model / "config.json").read_text())
+    registry = KernelRegistry(_plan(monkeypatch, kernels), {})
+    plan = resolve_installed("cpu").plan
+    device = load_platform(plan).open()
+    entry = load_model(plan, config["architectures"])
+    settings = entry.read_config(config)
+    context = BuildContext(registry, device.capabilities, device.torch_device, "float32", 32, 16)
+    built = entry.build(settings, context)
+    load_dummy(built.weight_map())
+    built.prepare()
+    groups = entry.cache_groups(settings)
+    slab = Slab(device, groups, 16, 1, "float32")
+    caches = [slab.layers(group) for group in groups]
+    step = DeviceStep(built, device, context, caches, LIMITS, config["vocab_size"])
+    with registry.checked_results():
+        dry_steps(step, device, LIMITS, (1, 2, 9, 65))
+    return registry
+
+
+def _plan(monkeypatch: pytest.MonkeyPatch, kernels: tuple[Kernel, ...]) -> PluginPlan:
+    module = ModuleType("odd_kernels")
+    vars(module)["make"] = lambda: kernels
+    monkeypatch.setitem(sys.modules, "odd_kernels", module)
+    claims = tuple(f"{kernel.op}:{kernel.name}" for kernel in kernels)
+    odd = Planned("kernel", "odd", "odd_kernels:make", "odd", "1.0", "1.0", claims)
+    return PluginPlan.make("cpu", [*resolve_installed("cpu").plan.provisions, odd])
+
+
+@pytest.mark.rule("R14")
+def test_the_first_steps_run_every_kernel_that_was_chosen(model, monkeypatch):
+    ran = set()
+
+    def counting(op: str) -> Kernel:
+        def run(*args: Any) -> Any:
+            ran.add(op)
+            return reference[op](*args)
+
+        return Kernel(op, run)
+
+    keywords: dict[str, dict[str, Any]] = {
+        "rope@1": {"interleaved": False},
+        "attention_prefill@1": {"window": None},
+        "attention_decode@1": {"window": None},
+    }
+    reference = {op: partial(OPS[op].reference, **keywords.get(op, {})) for op in OPS}
+    registry = start(model, monkeypatch, *(counting(op) for op in OPS))
+    bound = {site.site.op for site in registry.bound}
+    assert ran == bound
+    assert {choice.kernel for choice in registry.choices()} == {"odd"}
+
+
+def _wide(x: torch.Tensor, *args: Any) -> torch.Tensor:
+    return x.new_zeros(x.shape[0], x.shape[1] + 1)
+
+
+def _double(logits: torch.Tensor, *args: Any) -> torch.Tensor:
+    return logits.argmax(-1).int()
+
+
+def _fall(*args: Any) -> Any:
+    raise RuntimeError("invalid device function")
+
+
+@pytest.mark.rule("R6")
+@pytest.mark.parametrize(
+    ("op", "run", "message"),
+    [
+        ("rms_norm@1", _wide, "must return [1, 64] of float32; the kernel returned [1, 65]"),
+        ("sample@1", _double, "of int64; the kernel returned [1] of int32"),
+        ("kv_write@1", lambda k, *args: k, "must return None"),
+    ],
+)
+def test_a_result_that_is_wrong_ends_the_start(model, monkeypatch, op, run, message):
+    with pytest.raises(BrokenPromiseError) as caught:
+        start(model, monkeypatch, Kernel(op, run))
+    assert message in str(caught.value)
+    assert "odd 1.0 has a kernel that does not keep to its op" in str(caught.value)
+    assert f"kernel odd of odd 1.0 for {op} at " in caught.value.where
+
+
+@pytest.mark.rule("R6")
+def test_a_kernel_that_falls_ends_the_start_and_is_named(model, monkeypatch):
+    with pytest.raises(RuntimeError, match="invalid device function") as caught:
+        start(model, monkeypatch, Kernel("silu_and_mul@1", _fall))
+    assert "kernel odd of odd 1.0 for silu_and_mul@1 at model.layers.0.mlp" in describe(
+        caught.value
+    )
+
+
+def test_the_first_steps_leave_nothing_that_a_request_reads(model, monkeypatch):
+    """They belong to the sentinel slot: page tables and last tokens of all others stay zero."""
+    seen = []
+    original = DeviceStep.__init__
+
+    def remember(self: DeviceStep, *args: Any) -> None:
+        original(self, *args)
+        seen.append(self)
+
+    monkeypatch.setattr(DeviceStep, "__init__", remember)
+    start(model, monkeypatch)
+    (step,) = seen
+    assert not step._page_tables[0].any()
+    assert not step._slot_epochs[0].any()
+    assert not step._last_token[:-1].any()
+
+
+@pytest.mark.rule("R13")
+def test_explain_start_says_every_choice(ts_without, model):
+    done = ts_without(None)("explain", "start", str(model), "--json")
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    rows = {row["role"]: row for row in data["table"]}
+    assert {"platform", "model", "linear@1", "sample@1", "page_table_update@1"} <= set(rows)
+    assert rows["platform"]["chosen"] == "cpu"
+    assert rows["model"]["why"] == "claims architecture LlamaForCausalLM"
+    assert rows["linear@1"]["sites"] == LINEARS
+    for name, row in rows.items():
+        assert row["why"]
+        if name.endswith("@1"):
+            assert all(other["why"] for other in row["runners_up"])
+            assert "reference" in {row["chosen"], *(o["name"] for o in row["runners_up"])}

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""The events of requests, with an engine that is played: which come, in which order, with what."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, TypeVar
+
+import grpc
+from smg_grpc_proto import tokenspeed_scheduler_pb2 as pb
+from tokenspeed.messages import Rejected
+from tokenspeed_sdk.contracts.observer import (
+    Event,
+    LoadReported,
+    RequestFinished,
+    RequestReceived,
+    SequenceStarted,
+    ServerReady,
+    StepFinished,
+    TokensGenerated,
+)
+
+from .conftest import Front, eventually
+from .fake_engine import READY
+from .test_generate import code_of, request, responses
+
+E = TypeVar("E", bound=Event)
+
+
+def of(front: Front, kind: type[E]) -> list[E]:
+    return [event for event in front.events if isinstance(event, kind)]
+
+
+def names(front: Front) -> list[str]:
+    """Hooks in order, without those of the engine itself."""
+    engine = (ServerReady, StepFinished, LoadReported)
+    return [event.hook for event in front.events if not isinstance(event, engine)]
+
+
+async def test_one_request_from_receipt_to_end(front: Front) -> None:
+    before, clock = time.time(), time.monotonic()
+    await responses(front.stub.Generate(request(max_new_tokens=3)))
+    took = time.monotonic() - clock
+    assert names(front) == [
+        *("request_received", "sequence_started"),
+        *["tokens_generated"] * 3,
+        "request_finished",
+    ]
+    received, [started] = of(front, RequestReceived)[0], of(front, SequenceStarted)
+    assert (received.request, received.request_id, received.prompt_tokens) == (1, "r1", 3)
+    assert (started.prompt_tokens, started.cached_tokens, started.index) == (3, 3, 0)
+    first, *later = of(front, TokensGenerated)
+    assert 0 <= started.queue_seconds <= first.seconds_since_received <= took
+    assert first.seconds_since_previous is None
+    gaps = [event.seconds_since_previous or 0 for event in later]
+    total = first.seconds_since_received + sum(gaps)
+    assert abs(later[-1].seconds_since_received - total) < 1e-6, "gaps add up"
+    assert {event.token_ids for event in (first, *later)} == {None}, "nobody asked for ids"
+    [finished] = of(front, RequestFinished)
+    assert (finished.outcome, finished.output_tokens, finished.error) == ("length", 3, None)
+    assert later[-1].seconds_since_received <= finished.seconds <= took
+    assert all(before <= event.time <= time.time() for event in front.events[1:])
+
+
+async def test_ready_comes_first_and_every_message_ends_with_the_load(front: Front) -> None:
+    await responses(front.stub.Generate(request(max_new_tokens=2)))
+    ready = front.events[0]
+    assert isinstance(ready, ServerReady)
+    assert (ready.model, ready.total_pages) == ("tiny", READY.total_pages)
+    steps, loads = of(front, StepFinished), of(front, LoadReported)
+    assert len(steps) == len(loads) == 2
+    assert {(step.kind, step.decode_rows) for step in steps} == {("decode", 1)}
+    last = loads[-1]
+    assert last.free_pages + last.cached_pages + last.active_pages == READY.total_pages
+
+
+async def test_sequences_of_one_request_are_told_apart(front: Front) -> None:
+    await responses(front.stub.Generate(request(n=3, max_new_tokens=2)))
+    assert sorted(event.index for event in of(front, SequenceStarted)) == [0, 1, 2]
+    assert sorted(event.index for event in of(front, TokensGenerated)) == [0, 0, 1, 1, 2, 2]
+    [finished] = of(front, RequestFinished)
+    assert (finished.output_tokens, finished.cached_tokens) == (6, 9)
+
+
+async def test_every_outcome(front: Front, monkeypatch: Any) -> None:
+    await responses(front.stub.Generate(request(max_new_tokens=1)))
+    await responses(front.stub.Generate(request(stop_token_ids=[13])))
+    await code_of(front.stub.Generate(request(n=65)))
+    front.engine.reject = Rejected(0, "never_fits", 70, 64)
+    await code_of(front.stub.Generate(request()))
+    front.engine.reject, front.engine.fail = None, "NaN in the logits"
+    await code_of(front.stub.Generate(request()))
+    front.engine.fail, front.engine.frozen = None, True
+    call = front.stub.Generate(request())
+    await eventually(lambda: front.engine.running == 1)
+    assert (await code_of(front.stub.Generate(request())))[0] == grpc.StatusCode.ALREADY_EXISTS
+    call.cancel()
+    await eventually(lambda: front.engine.running == 0)
+    call = front.stub.Generate(request())
+    await eventually(lambda: front.engine.running == 1)
+    await front.stub.Abort(pb.AbortRequest(request_id="r1"))
+    await responses(call)
+    monkeypatch.setattr(front.service, "_admit", lambda request_id, n: 1 / 0)
+    await code_of(front.stub.Generate(request()))
+    finished = of(front, RequestFinished)
+    outcomes = ["length", "stop", "invalid", "invalid", "failed", "invalid", "cancelled", "abort"]
+    assert [event.outcome for event in finished] == [*outcomes, "failed"]
+    errors = [event.error or "" for event in finished]
+    assert errors[0] == errors[1] == errors[6] == errors[7] == ""
+    for error, text in zip(
+        errors[2:6], ("n is 65", "never_fits", "NaN in the", "already running"), strict=True
+    ):
+        assert text in error
+    assert "ZeroDivisionError" in errors[8]
+    assert len(of(front, RequestReceived)) == len(finished) == len({e.request for e in finished})
+
+
+async def test_nothing_of_a_request_comes_after_its_end(front: Front) -> None:
+    """A client leaves while tokens stream; the engine's last words about it are not told."""
+    call = front.stub.Generate(request(max_new_tokens=100))
+    await call.read()
+    call.cancel()
+    await eventually(lambda: front.engine.running == 0 and len(of(front, RequestFinished)) == 1)
+    await responses(front.stub.Generate(request(max_new_tokens=2)))
+    first = [event for event in front.events if getattr(event, "request", 0) == 1]
+    assert isinstance(first[-1], RequestFinished)
+    generated = sum(event.count for event in first if isinstance(event, TokensGenerated))
+    assert first[-1].output_tokens == generated > 0

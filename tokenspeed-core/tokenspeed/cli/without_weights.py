@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""What an engine would choose for a model, found by building it without its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from tokenspeed.cli.options import read_config
+
+if TYPE_CHECKING:
+    from tokenspeed_sdk.contracts.platform import Device
+
+    from tokenspeed.config import EngineConfig
+    from tokenspeed.plugins.decision import Decision
+    from tokenspeed.plugins.resolve import Resolution
+    from tokenspeed.registry.kernels import KernelRegistry
+
+
+@dataclass(frozen=True)
+class Start:
+    """All choices of a launch."""
+
+    resolution: Resolution
+    registry: KernelRegistry
+
+    @property
+    def table(self) -> list[Decision]:
+        """Every row: platform, model, kernels, and then what is observed, refused or left out."""
+        found = self.resolution
+        return [*found.chosen, *self.registry.table(), *found.others]
+
+
+def ask_everything(engine: EngineConfig) -> Start:
+    """Every question that an engine would ask. Loads plugins and torch.
+
+    ClickException when the model cannot be built, PluginError when a plugin that it stands on is
+    broken.
+    """
+    from tokenspeed.plugins.host import load_platform
+    from tokenspeed.process.launch import resolve_engine
+
+    config = read_config(engine.model)
+    resolution = resolve_engine(engine, config["architectures"])
+    platform = load_platform(resolution.plan)
+    platform.prepare(engine.threads)
+    from tokenspeed.registry.kernels import KernelRegistry
+
+    registry = KernelRegistry(resolution.plan, engine.pins)
+    try:
+        _bind_all(registry, resolution, platform.open(), engine)
+    except KeyError as error:
+        raise click.ClickException(f"the model's config.json lacks {error}") from error
+    except (LookupError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    registry.check_pins()
+    registry.check_wired()
+    return Start(resolution, registry)
+
+
+def _bind_all(
+    registry: KernelRegistry, resolution: Resolution, device: Device, engine: EngineConfig
+) -> None:
+    """Bind the call sites of model and executor; parameters are made on no device."""
+    from tokenspeed_sdk.modeling import BuildContext
+
+    from tokenspeed.engine.step_kernels import bind_step_kernels
+    from tokenspeed.registry.models import load_model
+
+    config = read_config(engine.model)
+    entry = load_model(resolution.plan, config["architectures"])
+    settings = entry.read_config(config)
+    context = BuildContext(
+        kernels=registry,
+        device=device.capabilities,
+        torch_device="meta",
+        dtype=device.capabilities.dtypes[0] if engine.dtype == "auto" else engine.dtype,
+        max_model_len=config["max_position_embeddings"],
+        page_size=engine.page_size,
+    )
+    entry.build(settings, context)
+    bind_step_kernels(context, config["vocab_size"])

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""The first steps of an engine, before it says that it is ready: every kernel runs once.
+
+A kernel that raises, or returns what its op does not, then ends the start and not the first
+request. All rows belong to the sentinel slot and all tokens lie in the null page, so nothing that
+a request will read is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tokenspeed.engine.buffers import Limits, StepBuffers, StepLayout
+from tokenspeed.engine.device_step import DeviceStep, StepShape
+
+if TYPE_CHECKING:
+    from tokenspeed_sdk.contracts.platform import Device
+
+
+def dry_steps(step: DeviceStep, device: Device, limits: Limits, sizes: Sequence[int]) -> None:
+    """Run a decode and a prefill step of each size that fits, and wait for them.
+
+    Args:
+        sizes: rows of the decode step, tokens of the prefill step.
+
+    Raises what a kernel raised.
+    """
+    buffers = StepBuffers(device, StepLayout(limits), limits)
+    with closing(device.stream()) as stream:
+        for size in sizes:
+            for shape in (_decode(buffers, limits, size), _prefill(buffers, limits, size)):
+                stream.run(partial(step.upload, buffers))
+                stream.run(partial(step.run, shape, buffers.arrays))
+                stream.run(partial(step.download, buffers, shape.emits))
+                stream.record().wait()
+
+
+def _decode(buffers: StepBuffers, limits: Limits, rows: int) -> StepShape:
+    """Rows with one token each, at most as many as there are sequences."""
+    rows = min(rows, limits.sequences, limits.tokens)
+    _fill(buffers, limits, starts=np.arange(rows + 1), kv_len=1)
+    return _shape(buffers, rows=rows, decode_rows=rows)
+
+
+def _prefill(buffers: StepBuffers, limits: Limits, tokens: int) -> StepShape:
+    """One row of two tokens at least: a prompt of one would need no gathering of rows."""
+    tokens = min(max(tokens, 2), limits.tokens, limits.max_kv_len)
+    _fill(buffers, limits, starts=np.array([0, tokens]), kv_len=tokens)
+    return _shape(buffers, rows=1, decode_rows=0)
+
+
+def _fill(buffers: StepBuffers, limits: Limits, starts: np.ndarray, kv_len: int) -> None:
+    host, rows, tokens = buffers.host, len(starts) - 1, int(starts[-1])
+    host["row_query_start"][: rows + 1] = starts
+    host["row_slot"][:rows] = limits.sentinel
+    host["row_kv_len"][:rows] = kv_len
+    host["token_slot"][:tokens] = limits.sentinel
+    host["positions"][:tokens] = np.concatenate([np.arange(n) for n in np.diff(starts)])
+    host["emit_token"][:rows] = starts[1:] - 1
+    host["emit_slot"][:rows] = limits.sentinel
+    host["emit_position"][:rows] = kv_len
+
+
+def _shape(buffers: StepBuffers, rows: int, decode_rows: int) -> StepShape:
+    host = buffers.host
+    tokens = int(host["row_query_start"][rows])
+    return StepShape(
+        rows=rows,
+        decode_rows=decode_rows,
+        tokens=tokens,
+        emits=rows,
+        has_deltas=True,  # none: their count is 0
+        max_query_len=tokens // rows,
+        max_kv_len=int(host["row_kv_len"][0]),
+    )

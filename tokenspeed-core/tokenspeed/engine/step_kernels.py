@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""The call sites of a step outside the model: one function binds them, whoever asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tokenspeed_sdk.contracts.kernel import BoundKernel
+from tokenspeed_sdk.modeling.context import BuildContext
+
+
+@dataclass(frozen=True)
+class StepKernels:
+    """Between page-table deltas and sampled tokens."""
+
+    update_page_tables: BoundKernel
+    gather_rows: BoundKernel
+    sample: BoundKernel
+
+
+def bind_step_kernels(context: BuildContext, vocab_size: int) -> StepKernels:
+    """LookupError: no kernel serves one of them."""
+    return StepKernels(
+        update_page_tables=context.bind("page_table_update@1", "executor.page_tables").call,
+        gather_rows=context.bind("gather_rows@1", "sampler.gather_rows").call,
+        sample=context.bind("sample@1", "sampler.sample", vocab=vocab_size).call,
+    )
