@@ -23,12 +23,14 @@ class Distribution:
         folder: relative to the repository's root.
         package: its import package; None for the meta-package.
         reads: folders of other distributions that its build reads.
+        script: the command that it installs.
     """
 
     name: str
     folder: str
     package: str | None
     reads: tuple[str, ...] = ()
+    script: str | None = None
 
     @property
     def path(self) -> Path:
@@ -69,7 +71,7 @@ def source_files(folder: Path) -> Iterator[Path]:
 
 DISTRIBUTIONS = (
     Distribution("tokenspeed-sdk", "sdk", "tokenspeed_sdk"),
-    Distribution("tokenspeed-core", "tokenspeed-core", "tokenspeed"),
+    Distribution("tokenspeed-core", "tokenspeed-core", "tokenspeed", script="ts"),
     Distribution(
         "tokenspeed-cpu", "plugins/cpu", "tokenspeed_cpu", ("sdk/tokenspeed_sdk/include",)
     ),

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,9 @@ PYTHON = "python"
 
 TORCH_NOTE = """\
 Installing {spec}. Its default build for Linux on x86-64 carries CUDA: about 3 GB to download,
-6 GB on disk. The build for the CPU alone takes 0.2 GB and 0.9 GB: PyTorch's install page (choose
-"CPU" there) says how pip gets it. To have that one, stop this now, install it as the page says with
-    {venv}/bin/python -m pip
-and run make again; or give make the wheel file: make serve TORCH=<file>.
+6 GB on disk. The build for the CPU alone takes 0.2 GB and 0.9 GB, and is chosen by
+    PIP_EXTRA_INDEX_URL=ADDRESS make serve
+where ADDRESS is what the selector on PyTorch's install page shows behind --index-url for "CPU".
 """
 
 
@@ -97,9 +97,24 @@ class Environment:
     def install_torch(self, spec: str) -> None:
         if self.is_current("torch", spec):
             return
-        print(TORCH_NOTE.format(spec=spec, venv=self.folder), flush=True)
+        if not (names_small_torch(spec) or self.has_small_torch() or asks_cpu_index()):
+            print(TORCH_NOTE.format(spec=spec), flush=True)
         self.pip("install", spec)
         self.stamp("torch", spec)
+
+    def has_small_torch(self) -> bool:
+        """Whether a torch is there already that came from a file, or is the CPU build."""
+        folders = [str(path) for path in self.folder.glob("lib/python*/site-packages")]
+        return any(
+            "+cpu" in torch.version or '"file:' in (torch.read_text("direct_url.json") or "")
+            for torch in distributions(name="torch", path=folders)
+        )
+
+    def has(self, distribution: Distribution, content: str) -> bool:
+        """Whether it was installed from these sources, and its command was not removed since."""
+        script = distribution.script
+        there = script is None or (self.folder / "bin" / script).exists()
+        return there and self.is_current(distribution.name, content)
 
     def tag(self) -> str:
         return f"cp{sys.version_info.major}{sys.version_info.minor}"
@@ -107,6 +122,16 @@ class Environment:
 
 def pip_environment() -> dict[str, str]:
     return {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+
+def names_small_torch(spec: str) -> bool:
+    """Whether a requirement is a file or the CPU build: whoever wrote it has chosen."""
+    return "+cpu" in spec or "file:" in spec or Path(spec).is_file()
+
+
+def asks_cpu_index() -> bool:
+    """Whether the note's line was used: the address of that index ends so."""
+    return os.environ.get("PIP_EXTRA_INDEX_URL", "").rstrip("/").endswith("/cpu")
 
 
 def build(environment: Environment, distribution: Distribution, hashes: dict[str, str]) -> Path:
@@ -135,7 +160,7 @@ def install_wheels(environment: Environment, chosen: Sequence[Distribution]) -> 
     """Build and install those of our distributions whose sources changed."""
     hashes = {d.name: d.file_hashes() for d in chosen}
     stamps = {name: combined(files) for name, files in hashes.items()}
-    changed = [d for d in chosen if not environment.is_current(d.name, stamps[d.name])]
+    changed = [d for d in chosen if not environment.has(d, stamps[d.name])]
     if not changed:
         return
     wheels = {d.name: build(environment, d, hashes[d.name]) for d in chosen}

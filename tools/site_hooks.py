@@ -24,7 +24,7 @@ DOCS = ROOT / "docs"
 TAKEN_IN = "repository/"
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 SLOT = re.compile(r"^<!-- generated: (.+) -->$", re.MULTILINE)
-LANGUAGES = {".py": "python", ".h": "c", ".cpp": "cpp", ".toml": "toml", ".json": "json"}
+LANGUAGES = {".py": "python", ".c": "c", ".h": "c", ".cpp": "cpp", ".toml": "toml", ".json": "json"}
 
 
 def on_config(config: Any) -> None:

@@ -53,12 +53,14 @@ def outcomes(kernels: Any, **options: Any) -> dict[str, str]:
 
 
 SIX = len(cases_of("gather_rows@1", TINY))
+BINDING = "gather_rows@1:acme-one_binding-rows5-37-float32"
 SERVES = "gather_rows@1:acme-serves_a_site"
 
 
 def test_one_line_makes_one_test_per_case() -> None:
     found = outcomes(lambda: [Gather(), Gather("linear@1")])
-    assert list(found.values()) == ["passed"] * (1 + SIX)
+    assert list(found.values()) == ["passed"] * (1 + SIX + 1)
+    assert BINDING in found
     assert "gather_rows@1:acme-rows5-37-float32" in found
 
 
@@ -94,7 +96,7 @@ def test_an_authors_case_runs_beside_the_others() -> None:
     case = Case("twice_the_last", "gather_rows@1", {}, make, rows=2)
     found = outcomes([Gather()], cases=[case])
     assert found["gather_rows@1:acme-twice_the_last-float32"] == "passed"
-    assert len(found) == 2 + SIX
+    assert len(found) == 2 + SIX + 1
 
 
 VENDOR = """

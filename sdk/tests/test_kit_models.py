@@ -184,8 +184,8 @@ FAULTS = {
 def source() -> str:
     """The model file of the template, with the names of Llama."""
     with tempfile.TemporaryDirectory() as folder:
-        write("model", "llama", folder)
-        return Path(folder, "llama", "model.py").read_text()
+        write("model", "acme_lm", folder)
+        return Path(folder, "acme_lm", "model.py").read_text().replace("AcmeLm", "Llama")
 
 
 @contextmanager

@@ -103,6 +103,19 @@ def own_hook() -> object:
     return observer
 
 
+class CallableObject:
+    def __call__(self, event: Any) -> None: ...
+
+
+def only_by_name(self: object, *, event: Any) -> None: ...
+
+
+def any_number(self: object, *event: Any) -> None: ...
+
+
+def only_by_position(self: object, event: Any, /) -> None: ...
+
+
 class Inheriting(ObserverHooks):
     def request_finished(self, event: Any) -> None: ...
 
@@ -116,6 +129,18 @@ FAULTS = [
     ("hooks", having(server_ready=lambda self, event, more=1: None), "must be"),
     ("hooks", having(server_ready=lazy), "server_ready is async"),
     ("hooks", having(close=lambda self, event: None), r"must be close\(\)"),
+    (
+        "hooks",
+        having(server_ready=only_by_name),
+        r"server_ready\(\*, event.*must be server_ready\(",
+    ),
+    ("hooks", having(server_ready=any_number), r"server_ready\(\*event.*must be server_ready\("),
+    ("hooks", having(server_ready=only_by_position), r"event.*, /\).*must be server_ready\("),
+    ("hooks", having(server_ready=property(lambda self: print)), "is no method but a property"),
+    ("hooks", having(server_ready=CallableObject()), "is no method but a CallableObject"),
+    ("hooks", having(server_ready=None), "server_ready is no method but a NoneType"),
+    ("hooks", having(close="later"), "close is no method but a str; write it with def"),
+    ("hooks", having(close=property(lambda self: print)), "close is no method but a property"),
     ("hooks", own_hook, "server_ready is no method of its class"),
     ("hooks", Inheriting, "server_ready is inherited from ObserverHooks"),
     ("start", having(__init__=lambda self: time.sleep(0.06)), "making it takes"),

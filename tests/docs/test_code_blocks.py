@@ -18,7 +18,7 @@ import pytest
 import yaml
 from distributions import ROOT
 from tokenspeed.cli.main import main as ts
-from tokenspeed.plugins.manifest import read_manifest
+from tokenspeed.plugins.discover.manifest import read_manifest
 
 FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 TEMPLATES = ROOT / "sdk" / "tokenspeed_sdk" / "templates"

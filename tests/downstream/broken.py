@@ -72,6 +72,12 @@ class Platform:
     def probe(self):
         {probe}
 
+    def prepare(self, threads):
+        pass
+
+    def open(self, index=0):
+        raise RuntimeError("no device to open")
+
 make = Platform
 """
 

@@ -96,7 +96,7 @@ UNREADABLE: dict[str, Case] = {
     "need": Case(
         plugin=observer("need", "server_ready", "pass", needs=("token_texts",)),
         finding=(
-            'observer plugins cannot need "token_texts"; did you mean "token_ids"?',
+            'observer plugins cannot need "token_texts"; there is: token_ids',
             remove("need"),
         ),
         choose=("--allow", "observer=need"),
@@ -124,7 +124,7 @@ UNLOADABLE: dict[str, Case] = {
         plugin=kernel("import", 'raise RuntimeError("the licence file is missing")\n'),
         finding=("cause: RuntimeError: the licence file is missing", remove("import")),
         warning=(
-            "plugin of acme-import 1.0 is left out",
+            "kernel import of acme-import 1.0 is left out",
             "RuntimeError: the licence file is missing",
         ),
         choose=pin("import"),
@@ -138,7 +138,7 @@ UNLOADABLE: dict[str, Case] = {
         plugin=native("symbol"),
         complete=library("void acme_missing(void); void acme(void) { acme_missing(); }"),
         finding=("libacme.so does not load", "undefined symbol: acme_missing"),
-        warning=("plugin of acme-symbol 1.0 is left out", "undefined symbol: acme_missing"),
+        warning=("kernel symbol of acme-symbol 1.0 is left out", "undefined symbol: acme_missing"),
         choose=pin("symbol"),
         refusal=("acme-symbol 1.0", "undefined symbol: acme_missing", "native library"),
     ),
@@ -146,16 +146,20 @@ UNLOADABLE: dict[str, Case] = {
         plugin=native("needy"),
         complete=library("void foo(void); void acme(void) { foo(); }", "void foo(void) {}"),
         finding=("libacme.so does not load", "libfoo.so.9: cannot open shared object file"),
-        warning=("plugin of acme-needy 1.0 is left out", "libfoo.so.9"),
+        warning=("kernel needy of acme-needy 1.0 is left out", "libfoo.so.9"),
         choose=pin("needy"),
         refusal=("acme-needy 1.0", "libfoo.so.9: cannot open", "native library"),
     ),
     "half": Case(
         plugin=kernel("half", claims=(f"{OP}:half", "rms_norm@1:half")),
-        finding=("offers other kernels than its manifest claims: rms_norm@1:half", remove("half")),
-        warning=("plugin of acme-half 1.0 is left out", "rms_norm@1:half"),
+        finding=(
+            "offers other kernels than it claims: its manifest claims rms_norm@1:half",
+            f"make() returns {OP}:half",
+            remove("half"),
+        ),
+        warning=("kernel half of acme-half 1.0 is left out", "rms_norm@1:half"),
         choose=pin("half"),
-        refusal=("acme-half 1.0 offers other kernels than its manifest claims", "rms_norm@1:half"),
+        refusal=("acme-half 1.0 offers other kernels than it claims", "rms_norm@1:half"),
     ),
     "entry-class": Case(
         plugin=model("entry-class", "class EntryClass:\n    architectures = ('Other',)\n"),
@@ -170,7 +174,7 @@ UNLOADABLE: dict[str, Case] = {
         plugin=observer("hook", "request_finishd", "pass"),
         finding=('a public method "request_finishd", which is no hook', remove("hook")),
         warning=(
-            "plugin of acme-hook 1.0 is left out",
+            "observer hook of acme-hook 1.0 is left out",
             "request_finishd",
             'did you mean "request_finished"?',
         ),
@@ -202,6 +206,15 @@ UNRUNNABLE: dict[str, Case] = {
         refusal=(
             "RuntimeError: the table is not built",
             f"kernel run of acme-run 1.0 for {OP} at model.layers.0.mlp.act",
+        ),
+    ),
+    "crash": Case(
+        plugin=kernel("crash", run="ctypes.memset(0, 0, 1)", code="import ctypes\n"),
+        choose=pin("crash"),
+        refusal=(
+            "engine failed: killed by SIGSEGV while it ran "
+            f"kernel crash of acme-crash 1.0 for {OP} at model.layers.0.mlp.act",
+            f"to do: --pin {OP}=reference",
         ),
     ),
     "raising-observer": Case(

@@ -18,13 +18,16 @@ from tokenspeed.cache.slab import Slab
 from tokenspeed.engine.buffers import Limits
 from tokenspeed.engine.device_step import DeviceStep
 from tokenspeed.engine.dry_step import dry_steps
-from tokenspeed.plugins.activate import load_platform
+from tokenspeed.engine.start import _explained
 from tokenspeed.plugins.errors import BrokenPromiseError, describe
 from tokenspeed.plugins.host import resolve_installed
+from tokenspeed.plugins.load.activate import load_platform
 from tokenspeed.plugins.plan import Planned, PluginPlan
+from tokenspeed.process.failure import StartError
 from tokenspeed.registry.kernels import KernelRegistry
 from tokenspeed.registry.models import load_model
-from tokenspeed_sdk.contracts import Accept
+from tokenspeed_sdk.contracts import Accept, Decline
+from tokenspeed_sdk.contracts.kernel import CallSite
 from tokenspeed_sdk.modeling import BuildContext, load_dummy
 from tokenspeed_sdk.ops import OPS
 
@@ -141,6 +144,31 @@ def test_a_kernel_that_falls_ends_the_start_and_is_named(model, monkeypatch):
     assert "kernel odd of odd 1.0 for silu_and_mul@1 at model.layers.0.mlp" in describe(
         caught.value
     )
+
+
+class Declining(Kernel):
+    """A kernel that takes no site."""
+
+    def __init__(self) -> None:
+        super().__init__("rms_norm@1", _fall)
+
+    def accept(self, site: object) -> Decline:
+        return Decline("not on this machine")
+
+
+@pytest.mark.rule("R13")
+def test_a_pinned_kernel_that_declines_ends_the_start_without_a_traceback(monkeypatch):
+    device = load_platform(resolve_installed("cpu").plan).open().capabilities
+    site = CallSite("rms_norm@1", "model.norm", "float32", device, {"hidden": 64})
+    registry = KernelRegistry(_plan(monkeypatch, (Declining(),)), {"rms_norm@1": "odd"})
+    with pytest.raises(StartError) as caught, _explained():
+        registry.bind(site)
+    text = str(caught.value)
+    assert text.startswith('the pinned kernel "odd" does not serve rms_norm@1 at model.norm')
+    assert "odd of odd 1.0: declined: not on this machine" in text
+    assert "to do: take another kernel (--pin rms_norm@1=reference)" in text
+    with pytest.raises(KeyError), _explained():  # what is wrong with ourselves is shown whole
+        _ = {}["absent"]
 
 
 def test_the_first_steps_leave_nothing_that_a_request_reads(model, monkeypatch):

@@ -15,12 +15,15 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
+from tokenspeed.bench.served import served
 from tokenspeed_sdk.templates import KINDS, TemplateError, write
 
 pytestmark = [pytest.mark.rule("R3"), pytest.mark.rule("R19"), pytest.mark.rule("R20")]
 
-NAMES = {"kernel": "acme-norm", "model": "acme-lm"}
+NAMES = {"kernel": "acme-norm", "model": "acme-lm", "observer": "acme-log"}
+FEWEST_TESTS = {"kernel": 40, "model": 40, "observer": 6}
 DOCS = Path(__file__).parents[2] / "docs"
 PIN = ("--pin", "rms_norm@1=acme-norm")
 TS = "from tokenspeed.cli.main import main; main(prog_name='ts')"
@@ -93,7 +96,7 @@ def tiny(place: Path, installed: dict[str, Path], python: Run) -> Path:
 @pytest.mark.parametrize("kind", KINDS)
 def test_its_own_tests_pass(kind: str, installed: dict[str, Path], python: Run) -> None:
     told = succeeded(python("-m", "pytest", "-q", cwd=installed[kind]))
-    assert int(re.search(r"(\d+) passed", told)[1]) > 40
+    assert int(re.search(r"(\d+) passed", told)[1]) >= FEWEST_TESTS[kind]
     assert "skipped" not in told
 
 
@@ -117,13 +120,19 @@ def test_its_import_contract_holds_and_can_break(
 
 @pytest.mark.rule("R12")
 def test_listed_without_running_its_code(installed: dict[str, Path], ts: Run, python: Run) -> None:
-    assert "acme-norm 0.1.0" in succeeded(ts("plugins", "list"))
+    listed = [line.split() for line in succeeded(ts("plugins", "list")).splitlines()]
+    page = (DOCS / "first-kernel.md").read_text().splitlines()
+    quoted = [line.split() for line in page if line.endswith(" ok")]
+    assert len(quoted) == 3
+    assert [line for line in quoted if line not in listed] == []
+    assert ["acme-log", "acme-log", "0.1.0", "observer", "acme-log", "ok"] in listed
     assert re.search("AcmeLmForCausalLM .*acme-lm 0.1.0", succeeded(ts("models", "list")))
     discover = (
         "import sys, tokenspeed.cli.new, tokenspeed.plugins.host as host\n"
         "found = {p.id for p in host.discover()}\n"
-        "assert {'acme-norm', 'acme-lm'} <= found, found\n"
-        "heavy = {'torch', 'acme_norm', 'acme_lm'} & sys.modules.keys(); assert not heavy, heavy\n"
+        "own = {'acme-norm', 'acme-lm', 'acme-log'}; assert own <= found, found\n"
+        "loaded = {name.replace('_', '-') for name in sys.modules}\n"
+        "heavy = {'torch', *own} & loaded; assert not heavy, heavy\n"
     )
     succeeded(python("-c", discover))
 
@@ -134,7 +143,12 @@ def test_a_kernel_is_chosen_only_when_it_is_pinned(tiny: Path, ts: Run) -> None:
     plain = succeeded(ts(*explain))
     assert "* cpu (tokenspeed-cpu" in plain
     assert "acme-norm (acme-norm 0.1.0): outranked; score 1" in plain
-    assert "* acme-norm (acme-norm 0.1.0): pinned" in succeeded(ts(*explain, *PIN))
+    pinned = succeeded(ts(*explain, *PIN))
+    assert "* acme-norm (acme-norm 0.1.0): pinned" in pinned
+    page = (DOCS / "first-kernel.md").read_text()
+    quoted = re.findall(r"^ .*\(acme-norm 0\.1\.0\):.*\n", page, re.MULTILINE)
+    assert len(quoted) == 2
+    assert [line in told for line, told in zip(quoted, (plain, pinned), strict=True)] == [True] * 2
 
 
 def test_both_serve_a_model(tiny: Path, ts: Run) -> None:
@@ -143,6 +157,23 @@ def test_both_serve_a_model(tiny: Path, ts: Run) -> None:
     answer = succeeded(ts(*generate))
     assert len(answer) > 1
     assert succeeded(ts(*generate, *PIN)) == answer
+
+
+def test_an_observer_prints_what_its_readme_says(
+    place: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(place / "site"))
+    options = ("--threads", "1", "--dtype", "float32", "--kv-pages", "64")
+    with served(str(tiny), options, timeout_s=60) as server:
+        body = {"model": "tiny", "prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
+        answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=30)
+        assert answer.status_code == 200, answer.text
+    printed = "".join(server.output)
+    line = (
+        r"acme-log: length after \d+\.\d\d s, \d+ prompt tokens \(0 from the cache\), 4 generated"
+    )
+    assert re.search(f"^{line}$", printed, re.MULTILINE), printed
+    assert "\nacme-log: requests in all: 1\n" in printed
 
 
 def test_a_name_that_is_installed_is_refused(installed: dict[str, Path], ts: Run) -> None:
@@ -207,3 +238,4 @@ def test_the_page_quotes_the_project(kind: str, tmp_path: Path) -> None:
         assert any(form in text for form in forms), f"no file of the project says\n{block}"
     for file in files:
         assert f"{NAMES[kind]}/{file}\n" in page
+    assert f"next: read {NAMES[kind]}/README.md\n" in page

@@ -74,6 +74,8 @@ class EngineConfig(_Checked, frozen=True, kw_only=True):
         graphs: whether decode steps are captured and replayed, where the device can.
         verify_page_tables: whether every step's page tables on the device are compared with the
             scheduler's; slow, for tests.
+        check_kernels: whether every kernel's results are compared with what its op says in every
+            step, not in the first ones alone; slow, to find the kernel that is at fault.
         threads: CPU threads of the engine; None leaves one core to the other processes.
         platform: name of the platform; None resolves it.
         pins: op -> kernel name that must be used.
@@ -93,6 +95,7 @@ class EngineConfig(_Checked, frozen=True, kw_only=True):
     prefill_share: Share = 0.75
     graphs: Flag = True
     verify_page_tables: Flag = False
+    check_kernels: Flag = False
     threads: Count | None = None
     platform: Text | None = None
     pins: Pins = {}

@@ -27,7 +27,7 @@ import numpy as np
 from tokenspeed.config import EngineConfig, FrontConfig
 from tokenspeed.front.chat_template import ChatTemplate, Message
 from tokenspeed.front.engine_client import EngineClient
-from tokenspeed.front.errors import EngineGone, InvalidRequest, RequestError
+from tokenspeed.front.errors import Amount, EngineGone, InvalidRequest, RequestError
 from tokenspeed.front.generation import FinishReason, Generation, Output
 from tokenspeed.front.loop_thread import LoopThread
 from tokenspeed.front.model_folder import ModelFolder
@@ -197,7 +197,7 @@ class LLM:
         many = _as_many(prompts)
         each = [sampling] * len(many) if isinstance(sampling, SamplingParams) else list(sampling)
         if len(each) != len(many):
-            raise InvalidRequest("sampling", f"{len(each)} of them", f"one, or {len(many)}")
+            raise InvalidRequest("sampling", Amount(f"{len(each)} of them"), f"one, or {len(many)}")
         return [
             self._request(i, prompt, params)
             for i, (prompt, params) in enumerate(zip(many, each, strict=True))

@@ -73,7 +73,7 @@ def test_plans_of_steps_in_flight_do_not_share_memory(op: str) -> None:
     kernel, planned = bind(op), step()
     assert isinstance(kernel, PlannedKernel)
     plans = [kernel.plan(planned, 0.1) for _ in range(flashinfer.STEPS_IN_FLIGHT + 1)]
-    wrappers = [getattr(plan, "wrapper", plan) for plan in plans]
+    wrappers = [plan.wrapper for plan in plans]
     assert len({id(wrapper) for wrapper in wrappers}) == flashinfer.STEPS_IN_FLIGHT
     assert wrappers[0] is wrappers[-1]
 
@@ -91,6 +91,19 @@ def test_padding_behind_the_last_row_stays_zero() -> None:
     out = kernel(q, cache, cache, *tail, 0.1, plan=kernel.plan(planned, 0.1))
     assert bool((out[:4] == 1).all())
     assert not out[4:].any()
+
+
+@pytest.mark.parametrize("op", BINDERS)
+@pytest.mark.parametrize("rows", [0, 2], ids=["no rows", "dead rows"])
+def test_flashinfer_is_not_asked_where_no_query_sees_a_key(op: str, rows: int) -> None:
+    lengths = torch.zeros(rows, dtype=torch.int32)
+    starts = torch.zeros(rows + 1, dtype=torch.int32)
+    kernel, nothing = bind(op), HostStep(starts, lengths, torch.zeros(4, 2).int(), lengths)
+    plan = kernel.plan(nothing, 0.1)
+    assert plan.wrapper is None
+    cache, tail = torch.zeros(2, 2, 16, 64), (starts, lengths) if "prefill" in op else (lengths,)
+    out = kernel(torch.ones(2, 4, 64), cache, cache, nothing.page_table, lengths, *tail, 0.1)
+    assert not out.any()
 
 
 def test_cache_folder_follows_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

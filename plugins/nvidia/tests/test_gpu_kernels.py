@@ -31,15 +31,16 @@ LENGTHS = (1, 15, 16, 17, 0, 1152, 4999, 64, 65)
 VOCAB = 151936
 
 conforms = partial(kernel_conformance, kernels, device=DEVICE)
-test_tiny = conforms(names=["triton", "cublas"], grid=TINY)
-test_real_sizes = conforms(names=["triton", "cublas"], grid=LARGE)
 
 ONE_HEAD_SIZE = replace(LARGE, heads=((32, 8, 128),), windows=(None,))
-"""FlashInfer compiles for a minute for each pair of head size and dtype."""
+"""FlashInfer compiles for a minute for each pair of head size and dtype; so its tests begin."""
 
 test_flashinfer = pytest.mark.skipif(
     importlib.util.find_spec("flashinfer") is None, reason="flashinfer is not installed"
 )(conforms(names=["flashinfer"], grid=ONE_HEAD_SIZE, dtypes=["bfloat16"]))
+
+test_tiny = conforms(names=["triton", "cublas"], grid=TINY)
+test_real_sizes = conforms(names=["triton", "cublas"], grid=LARGE)
 
 
 @pytest.fixture

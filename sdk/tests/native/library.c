@@ -73,6 +73,15 @@ static int pack_linear(ts_pack* pack) {
     pack->shape[0] = weight->shape[1];
     pack->shape[1] = weight->shape[0];
     pack->dtype = weight->dtype;
+#ifdef PACK_NDIM
+    pack->ndim = PACK_NDIM;
+#endif
+#ifdef PACK_SHAPE
+    pack->shape[0] = PACK_SHAPE;
+#endif
+#ifdef PACK_CODE
+    pack->dtype.code = PACK_CODE;
+#endif
     return TS_OK;
   }
   for (n = 0; n < weight->shape[0]; ++n) {

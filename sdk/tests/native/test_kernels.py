@@ -13,6 +13,8 @@ import torch
 from tokenspeed_sdk.contracts.kernel import CallSite, Kernel
 from tokenspeed_sdk.contracts.platform import HOST_MEMORY, Capabilities
 from tokenspeed_sdk.contracts.probe import Accept, Decline
+from tokenspeed_sdk.native import open_library
+from tokenspeed_sdk.native.kernel import load_kernels
 from tokenspeed_sdk.ops import OPS
 
 CPU = Capabilities("cpu", "toaster", ("float32",), frozenset({HOST_MEMORY, "avx2"}), 3)
@@ -128,6 +130,29 @@ def test_a_weight_that_cannot_be_packed(kernels: Kernels) -> None:
         kernels["linear@1"].pack_weight(site("linear@1", n=13, k=1, bias=False), torch.ones(13, 1))
     weight = torch.ones(3, 3)
     assert kernels["silu_and_mul@1"].pack_weight(silu(1), weight) is weight
+
+
+BAD_LAYOUTS = [
+    # what pack says without memory, the error, its text
+    ("ndim=99", ValueError, "it answers 99 dimensions; a layout has 0 to 8"),
+    ("ndim=-1", ValueError, "it answers -1 dimensions"),
+    ("shape=-5", ValueError, r"it answers shape \(-5, 5\); sizes are 0 or more"),
+    ("shape=(int64_t)1<<58", MemoryError, r"shape \(288230376151711744, 5\) of .* no memory"),
+    ("code=77", ValueError, "it answers DLPack dtype code 77"),
+]
+
+
+@pytest.mark.parametrize(("answer", "error", "text"), BAD_LAYOUTS)
+def test_a_layout_that_cannot_be(
+    compiled: Any, answer: str, error: type[Exception], text: str
+) -> None:
+    what, value = answer.split("=")
+    library = open_library(compiled(f"-DPACK_{what.upper()}={value}"))
+    (kernel,) = (k for k in load_kernels(library) if k.op == "linear@1")
+    where = site("linear@1", n=5, k=4, bias=False)
+    with pytest.raises(error, match=text) as raised:
+        kernel.pack_weight(where, torch.ones(5, 4))
+    assert f"linear@1: c of {library.path} cannot pack" in str(raised.value)
 
 
 @pytest.mark.parametrize("window", [None, 5])

@@ -76,16 +76,42 @@ class NativeKernel:
         if not self.packs:
             return weight
         shape, dtype = self.packed_layout(site, weight)
-        packed = torch.zeros(shape, dtype=dtype, device=weight.device)
+        try:
+            packed = torch.zeros(shape, dtype=dtype, device=weight.device)
+        except RuntimeError as error:  # torch has no type of its own for a host without memory
+            answer = f"shape {shape} of {dtype}, for which there is no memory: {error}"
+            raise MemoryError(self._bad_layout(answer)) from error
         self.pack_into(site, weight, packed)
         return packed
 
     def packed_layout(
         self, site: CallSite, weight: torch.Tensor
     ) -> tuple[tuple[int, ...], torch.dtype]:
-        """Shape and dtype of a packed weight. Raises what ``pack_into`` raises."""
+        """Shape and dtype of a packed weight.
+
+        Raises:
+            ValueError: the library answers what is no layout.
+            ValueError, MemoryError, RuntimeError: as ``pack_into``.
+        """
         call = self._pack(site, weight, None)
-        return tuple(call.shape[: call.ndim]), torch_dtype(call.dtype)
+        most = len(call.shape)
+        if not 0 <= call.ndim <= most:
+            answer = f"{call.ndim} dimensions; a layout has 0 to {most}"
+            raise ValueError(self._bad_layout(answer))
+        shape = tuple(call.shape[: call.ndim])
+        if any(size < 0 for size in shape):
+            raise ValueError(self._bad_layout(f"shape {shape}; sizes are 0 or more"))
+        try:
+            dtype = torch_dtype(call.dtype)
+        except ValueError as error:
+            raise ValueError(self._bad_layout(str(error))) from None
+        return shape, dtype
+
+    def _bad_layout(self, answer: str) -> str:
+        return (
+            f"{self.op}: {self.name} of {self._library.path} cannot pack: it answers {answer}; "
+            "correct what its pack function says without memory"
+        )
 
     def pack_into(self, site: CallSite, weight: torch.Tensor, packed: torch.Tensor) -> None:
         """Pack into zeroed, contiguous memory of the packed layout.

@@ -22,14 +22,18 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from string import Template
 
-KINDS = ("kernel", "model")
+KINDS = ("kernel", "model", "observer")
 
 SUFFIX = ".tmpl"
 
 PACKAGE = "PACKAGE"
 """Stands for the package's name in paths of a template."""
 
-_NAME = re.compile(r"[a-z]([a-z0-9._-]*[a-z0-9])?", re.IGNORECASE)
+_NAME = re.compile(r"[a-z]([a-z0-9._-]*[a-z0-9])?", re.IGNORECASE | re.ASCII)
+
+_TAKEN = frozenset({"none", "reference", "cpu", "nvidia", "amd", "llama", "qwen2", "qwen3"})
+"""What the engine's options and tables mean by these is settled: no plugin, the sdk's own kernels,
+and what TokenSpeed's wheels provide. A second provision of such a name would stop a launch."""
 
 
 class TemplateError(ValueError):
@@ -64,6 +68,10 @@ class Names:
             raise TemplateError(
                 f"{name!r} would make a package named {package!r}, which is Python's; "
                 f"choose another name, such as acme-{name}"
+            )
+        if package in _TAKEN:
+            raise TemplateError(
+                f"{name!r} is a name of TokenSpeed's own; choose another one, such as acme-{name}"
             )
         return cls("-".join(parts), package, "".join(part.capitalize() for part in parts))
 

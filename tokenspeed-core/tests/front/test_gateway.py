@@ -181,7 +181,11 @@ async def test_interrupt_stops_the_answer_and_not_the_chat(
     engine.step_s = 0.01
     engine.script = lambda submit: itertools.repeat(tokenizer.encode("ab").ids)
     terminal, end = pty.openpty()
-    code = "from tokenspeed.cli.chat import chat; chat()"
+    # A shell that started this test in the background made interrupts be ignored.
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from tokenspeed.cli.chat import chat; chat()"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", code, server.url], stdin=end, stdout=end, stderr=end
     )

@@ -90,7 +90,7 @@ def test_out_of_range(field: str, value: Any, allowed: str) -> None:
         ([5, 1 << 62], "prompt token 1 is"),
         ([1.5], "a flat list of token ids"),
         ([[1, 2]], "a flat list of token ids"),
-        ([1] * 16, "prompt is '16 tokens', but must be at most 15 tokens"),
+        ([1] * 16, "prompt is 16 tokens, but must be at most 15 tokens"),
         ([1] * 160, "161, and the model's length is 16"),
     ],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenspeed.plugins.lists import Lists
+from tokenspeed.plugins.choose.lists import Lists
 from tokenspeed.plugins.plan import Planned, PluginPlan
 from tokenspeed_sdk.contracts.observer import EVENTS, Event
 

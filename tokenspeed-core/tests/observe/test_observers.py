@@ -5,8 +5,11 @@
 from __future__ import annotations
 
 import logging
+import re
+import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +109,20 @@ def test_inherited_specifications_are_no_hooks(plan_of: Any) -> None:
         ("def step_finished(self, event, more=1): pass", "it must be step_finished(event)"),
         ("async def step_finished(self, event): pass", "is async or a generator"),
         ("def step_finished(self, event): yield", "is async or a generator"),
+        ("def step_finished(self, *, event): pass", "step_finished(*, event); it must be"),
+        ("def step_finished(self, *event): pass", "step_finished(*event); it must be"),
+        (
+            "step_finished = property(lambda self: print)",
+            "step_finished, a hook's name, that is no",
+        ),
+        (
+            "step_finished = type('C', (), {'__call__': print})()",
+            "a hook's name, that is no method",
+        ),
+        ("step_finished = None", "a hook's name, that is no method"),
+        ("close = 'x'", "has a close that cannot be called: 'x'"),
+        ("def close(self, event): pass", "has a close(event); it must be close()"),
+        ("async def close(self): pass", "has a close that is async"),
     ],
 )
 def test_a_wrong_hook_is_named_with_its_owner(plan_of: Any, method: str, expected: str) -> None:
@@ -149,6 +166,31 @@ def test_a_factory_that_raises_keeps_its_cause(plan_of: Any) -> None:
     assert "bad-wheel 1.2" in str(error.value)
 
 
+@pytest.fixture
+def _as_in_a_child() -> Iterator[None]:
+    """The supervisor's children ignore the terminal's interrupt."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.rule("R6")
+@pytest.mark.usefixtures("_as_in_a_child")
+@pytest.mark.parametrize("raised", ["KeyboardInterrupt", "SystemExit", "GeneratorExit"])
+@pytest.mark.parametrize("where", ["raise {}('gone')", "def Observer(): raise {}('gone')"])
+def test_whatever_leaves_its_code_names_the_owner(plan_of: Any, raised: str, where: str) -> None:
+    with pytest.raises(LoadError, match=f"cause: {raised}: gone") as caught:
+        load_observers(plan_of(named=("bad",), bad=where.format(raised)))
+    assert "bad-wheel 1.2" in caught.value.what
+    assert type(caught.value.__cause__).__name__ == raised
+
+
+def test_the_operator_s_interrupt_is_not_taken_for_a_failure(plan_of: Any) -> None:
+    with pytest.raises(KeyboardInterrupt) as caught:
+        load_observers(plan_of(named=("bad",), bad="raise KeyboardInterrupt"))
+    assert "observer bad of bad-wheel 1.2" in caught.value.__notes__[0]
+
+
 @pytest.mark.rule("R6")
 @pytest.mark.parametrize("source", ["raise OSError('gone')", "class Observer:\n  def x(self): 0"])
 def test_a_broken_one_that_nobody_named_is_left_out_with_a_warning(
@@ -161,6 +203,25 @@ def test_a_broken_one_that_nobody_named_is_left_out_with_a_warning(
     [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "bad-wheel 1.2" in warning.getMessage()
     assert ("gone" in warning.getMessage()) != ('"x"' in warning.getMessage())
+
+
+@pytest.mark.rule("R6")
+@pytest.mark.parametrize("named", [(), ("bad",)])
+def test_one_that_does_not_load_in_time_is_left_out_or_if_named_fatal(
+    plan_of: Any, caplog: pytest.LogCaptureFixture, monkeypatch: Any, named: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("tokenspeed.observe.observers.LOAD_SECONDS", 0.2)
+    hanging = "import time\nclass Observer:\n  def __init__(self): time.sleep(2)"
+    plan = plan_of(bad=hanging, named=named)
+    told = 'observer "bad" .* of bad-wheel 1.2 did not load within 0.2 s'
+    if named:
+        with pytest.raises(LoadError, match=told) as caught:
+            load_observers(plan)
+        assert "--deny observer=bad" in caught.value.fix
+        return
+    with load_observers(plan) as loaded:
+        assert list(loaded) == []
+    assert re.search(told, caplog.text)
 
 
 @pytest.mark.rule("R18")

@@ -23,6 +23,12 @@ class Platform:
     def probe(self):
         return {verdict}
 
+    def prepare(self, threads):
+        pass
+
+    def open(self, index=0):
+        raise RuntimeError('no device to open')
+
 make = Platform
 """
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from tokenspeed.plugins.activate import activate, broken, call
 from tokenspeed.plugins.errors import BrokenPromiseError, LoadError, NotWiredError
 from tokenspeed.plugins.host import resolve_installed
+from tokenspeed.plugins.load.activate import activate, broken, call
+from tokenspeed.plugins.load.wiring import Wired, check_wired
 from tokenspeed.plugins.plan import Planned
-from tokenspeed.plugins.wiring import Wired, check_wired
 
 PARTS = [
     Planned("kernel", name, "absent:make", "acme", "1.0", "1.0", plugin="acme")
@@ -68,7 +68,7 @@ def test_an_error_that_is_kept_keeps_no_frames():
 
 @pytest.mark.rule("R6")
 def test_a_plugin_that_loads_for_long_is_named(monkeypatch, caplog):
-    monkeypatch.setattr("tokenspeed.plugins.activate.PATIENCE", 0.05)
+    monkeypatch.setattr("tokenspeed.plugins.load.activate.PATIENCE", 0.05)
     activate([OTHER], lambda planned: time.sleep(0.2))
     assert "kernel three of other 2.0 is still loading after 0.05 s" in caplog.text
     caplog.clear()

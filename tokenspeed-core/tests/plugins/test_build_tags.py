@@ -9,9 +9,9 @@ import sys
 
 import importlib_metadata
 import pytest
-from tokenspeed.plugins import discovery
-from tokenspeed.plugins.build_tags import Build, installed_build, mismatches
-from tokenspeed.plugins.discovery import discover
+from tokenspeed.plugins.discover import discovery
+from tokenspeed.plugins.discover.build_tags import Build, installed_build, mismatches
+from tokenspeed.plugins.discover.discovery import discover
 from tokenspeed.plugins.errors import BuildError
 from tokenspeed.plugins.host import resolve_installed
 from tokenspeed_sdk.contracts.manifest import NativeLibrary
@@ -54,7 +54,7 @@ def test_a_torch_without_cuda_is_none():
 
 def test_what_is_installed_is_read_without_importing_torch():
     program = (
-        "import sys; from tokenspeed.plugins.build_tags import installed_build;"
+        "import sys; from tokenspeed.plugins.discover.build_tags import installed_build;"
         "build = installed_build(); assert 'torch' not in sys.modules;"
         "import torch; assert torch.__version__.startswith(build.torch), build;"
         "cuda = torch.version.cuda; assert build.cuda == (cuda and cuda.split('.')[0]), build"

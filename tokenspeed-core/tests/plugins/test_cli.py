@@ -90,9 +90,33 @@ def test_plugins_show_says_what_is_wrong(run, broken, name, message):
 
 
 def test_plugins_show_of_an_unknown_name_suggests(run, broken):
-    result = run("plugins", "show", "newest")
+    result = run("plugins", "show", "newwer")
     assert result.exit_code == 1
     assert 'did you mean "newer"?' in result.output
+
+
+def test_plugins_show_finds_what_a_plugin_provides(run, site):
+    site.provide("family", "model", "llama", claims=("LlamaForCausalLM",))
+    shown = run("plugins", "show", "llama")
+    assert shown.exit_code == 0
+    assert "plugin        family" in shown.output
+
+
+def test_generate_says_what_is_missing(run, model):
+    """Standard input is empty here."""
+    result = run("generate", str(model))
+    assert result.exit_code == 2
+    assert "give PROMPT, or pipe one in" in result.output
+
+
+def test_chat_names_the_address_that_it_takes(run):
+    assert "http://127.0.0.1:8000" in run("chat", "--help").output
+
+
+def test_kernels_explain_knows_the_dtypes(run, model):
+    result = run("kernels", "explain", str(model), "--dtype", "int3")
+    assert result.exit_code == 2
+    assert "'auto', 'float32', 'bfloat16', 'float16'" in result.output
 
 
 def test_plugins_show_tells_all(run, site):
@@ -168,6 +192,7 @@ def test_serve_without_a_model_family_names_the_wheel(run, site, model):
         (("{model}", "--page-size", "9999"), "--page-size 9999 is not allowed"),
         (("{model}", "--max-step-tokens", "8"), "--max-num-seqs 64 is more than --max-step-tokens"),
         (("{model}", "--dtype", "int3"), "--dtype"),
+        (("{model}", "--max-model-len", "long"), "'long' is not a valid integer."),
         (("{model}", "--pin", "rms_norm@1"), "is not OP=KERNEL"),
         (("{model}", "--pin", "a@1=x", "--pin", "a@1=y"), "two kernels for a@1: x and y"),
         (("{model}", "--tool-call-parser", "qwem"), "did you mean"),
@@ -188,6 +213,19 @@ def test_an_asked_for_port_that_is_taken_is_an_error(run, site, model):
         result = run("serve", str(model), "--port", str(port))
     assert result.exit_code == 2
     assert f"port {port} of 127.0.0.1 is in use" in result.output
+
+
+def test_an_admin_port_that_is_taken_or_given_twice_is_an_error(run, site, model):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        result = run("serve", str(model), "--admin-port", port)
+    assert result.exit_code == 2
+    text = " ".join(result.output.split())
+    assert f"port {port} of 127.0.0.1 is in use" in text
+    assert "leave --admin-port out" in text
+    both = run("serve", str(model), "--port", port, "--admin-port", port)
+    assert both.exit_code == 2
+    assert f"--port and --admin-port are both {port}" in both.output
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"architectures": "Llama"}'])
@@ -290,7 +328,7 @@ try:
     main(sys.argv[1:], prog_name="ts")
 except SystemExit:
     pass
-from tokenspeed.plugins.discovery import discover
+from tokenspeed.plugins.discover.discovery import discover
 found = {p.distribution.replace("-", "_") for p in discover()}
 assert {"newer", "one", "two", "lost", "bad"} <= found, found
 loaded = (found | {"half", "torch", "numpy", "zmq", "aiohttp", "grpc", "smg"}) & set(sys.modules)

@@ -89,6 +89,11 @@ def test_without_any_the_lists_are_open(run):
     assert "allow=None deny=()" in run("").output
 
 
+def test_an_empty_list_allows_nothing(run):
+    assert "allow=('none',) deny=()" in run("allow = []\ndeny = []\n").output
+    assert "allow=('kernel=env',)" in run("allow = []", TOKENSPEED_ALLOW="kernel=env").output
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -97,6 +102,13 @@ def test_without_any_the_lists_are_open(run):
         ("max-num-seqs = [1]", "which is no value of an option"),
         ("max-num-seqs = 'many'", "'many' is not a valid integer"),
         ("max-num-seqs = ", "cannot be read"),
+        ("threads = true", '"threads" = True, which is no value of an option'),
+        ("threads = 1.5", '"threads" = 1.5, which is no value of an option'),
+        ("graphs = 1", '"graphs" = 1, which is no value of an option'),
+        ("platform = false", '"platform" = False, which is no value of an option'),
+        ("allow = [true]", '"allow" = [True], which is no value of an option'),
+        ("prefill-share = nan", "which is no value of an option"),
+        ("\ufeffthreads = 1", "it begins with a byte order mark"),
         ("config = 'other.toml'", 'has "config", which is no option here'),
     ],
 )

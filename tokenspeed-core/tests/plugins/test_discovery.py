@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from tokenspeed.plugins.discovery import discover
+from tokenspeed.plugins.discover.discovery import discover
 from tokenspeed.plugins.errors import ManifestError
 
 VALID = """
@@ -221,7 +221,7 @@ def test_discovery_imports_neither_torch_nor_any_plugin(site):
     site.add("acme", VALID, ENTRY_POINTS)
     program = """
         import sys
-        from tokenspeed.plugins.discovery import discover
+        from tokenspeed.plugins.discover.discovery import discover
         found = discover()
         assert any(p.id == "acme" for p in found), found
         packages = {p.distribution.replace("-", "_") for p in found} | {"torch", "numpy", "acme"}
@@ -232,3 +232,77 @@ def test_discovery_imports_neither_torch_nor_any_plugin(site):
     environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", lines], env=environment, check=False)
     assert done.returncode == 0
+
+
+@pytest.mark.rule("R2")
+@pytest.mark.rule("R11")
+@pytest.mark.parametrize(
+    ("manifest", "value", "cause"),
+    [
+        (VALID + f"x = {'[' * 2000}{']' * 2000}\n", "tokenspeed_plugin.toml", RecursionError),
+        (VALID, "a" * 300, OSError),
+        (VALID + f'[[native]]\nfile = "{"n" * 300}"\n', "tokenspeed_plugin.toml", OSError),
+    ],
+    ids=["deep", "long-file", "long-library"],
+)
+def test_whatever_breaks_the_reading_of_one_plugin_keeps_no_other_from_view(
+    site, manifest, value, cause
+):
+    plugins = {"acme": f"acme:{value}"}
+    site.add("acme", manifest, {**ENTRY_POINTS, "tokenspeed.plugins": plugins})
+    site.provide("other", "model", "other", claims=("OtherForCausalLM",))
+    acme, other = discover()
+    assert other.error is None
+    assert isinstance(acme.error, ManifestError)
+    assert "acme 1.0 cannot be read" in acme.error.what
+    assert isinstance(acme.error.__cause__, cause)
+    assert len(acme.error.reason) < 120
+
+
+@pytest.mark.rule("R11")
+@pytest.mark.parametrize("name", ["entry_points.txt", "METADATA"])
+def test_a_pipe_among_the_metadata_is_not_waited_for(site, name):
+    site.provide("acme", "model", "acme", claims=("AcmeForCausalLM",))
+    pipe = site.folder / "acme-1.0.dist-info" / name
+    pipe.unlink()
+    os.mkfifo(pipe)
+    (plugin,) = discover()
+    assert f"{name} is no regular file" in plugin.error.what
+
+
+@pytest.mark.rule("R10")
+@pytest.mark.parametrize(
+    "name", ["none", "a,b", "a b", "a=b", "-a", "\N{LATIN SMALL LETTER DOTLESS I}"]
+)
+@pytest.mark.parametrize("key", ["id", "name"])
+def test_a_name_that_no_list_can_say_is_refused(site, key, name):
+    site.add("acme", VALID.replace(f'{key} = "acme"', f'{key} = "{name}"'), ENTRY_POINTS)
+    (plugin,) = discover()
+    assert isinstance(plugin.error, ManifestError)
+    assert f"{key} m" in plugin.error.what
+    assert name in plugin.error.what
+
+
+def test_control_characters_reach_no_terminal(site):
+    site.add("acme", VALID.replace("AcmeFor", "\\u001b[31m"), ENTRY_POINTS)
+    info = site.folder / "acme-1.0.dist-info"
+    (info / "METADATA").write_text("Name: acme\x1b[32m\nVersion: 1.0\x07\n")
+    odd = "[tokenspeed.plugins]\na\x1b[33m = acme:tokenspeed_plugin.toml\n"
+    (info / "entry_points.txt").write_text(odd)
+    (plugin,) = discover()
+    shown = [plugin.id, plugin.owner, plugin.error.what, plugin.error.where, plugin.error.fix]
+    assert all(text.isprintable() for text in shown)
+    assert r"claims holds a character that cannot be shown: ['\x1b[31m" in plugin.error.what
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        ('manifest = "1.0"\nid = "acme"\n', "it provides nothing"),
+        ("\ufeff" + VALID, "it begins with a byte order mark"),
+    ],
+)
+def test_what_is_no_plugin_says_so(site, manifest, said):
+    site.add("acme", manifest, ENTRY_POINTS)
+    (plugin,) = discover()
+    assert said in plugin.error.what

@@ -10,12 +10,13 @@ import subprocess
 import sys
 
 import pytest
-from tokenspeed.plugins import companions, doctor, separate
-from tokenspeed.plugins.build_tags import NativeFile
-from tokenspeed.plugins.companions import stale_requirements, versions_that_differ
-from tokenspeed.plugins.discovery import discover
-from tokenspeed.plugins.doctor import examine
-from tokenspeed.plugins.lists import Lists, gather
+from tokenspeed.plugins.choose.lists import Lists, gather
+from tokenspeed.plugins.discover.build_tags import NativeFile
+from tokenspeed.plugins.discover.discovery import discover
+from tokenspeed.plugins.doctor import companions, doctor
+from tokenspeed.plugins.doctor.companions import stale_requirements, versions_that_differ
+from tokenspeed.plugins.doctor.doctor import examine
+from tokenspeed.plugins.load import separate
 from tokenspeed_sdk.contracts.manifest import NativeLibrary
 
 pytestmark = pytest.mark.rule("R17")
@@ -36,8 +37,8 @@ def examined(site, sites, monkeypatch):
     monkeypatch.setattr(doctor, "versions_that_differ", lambda: ())
     monkeypatch.setattr(doctor, "stale_requirements", lambda names: ())
 
-    def examine_all(lists=Lists()):  # noqa: B008 (frozen)
-        return examine(discover(), lists)
+    def examine_all(lists=Lists(), tell=None):  # noqa: B008 (frozen)
+        return examine(discover(), lists, tell)
 
     return examine_all
 
@@ -64,7 +65,8 @@ def test_what_raises_is_found_with_its_causes(examined, site):
     assert "OSError: no" in finding.detail
     assert "No module named 'libmissing'" in finding.what
     assert "\n" not in finding.what
-    assert "acme_gpu/__init__.py:2" in finding.detail
+    assert finding.where.endswith("acme_gpu/__init__.py:2")
+    assert finding.where in finding.detail
 
 
 def test_what_crashes_or_hangs_is_found_and_harms_nobody(examined, site, monkeypatch):
@@ -72,7 +74,7 @@ def test_what_crashes_or_hangs_is_found_and_harms_nobody(examined, site, monkeyp
     site.provide("crash", "observer", "crash", code="import os\nos.abort()")
     site.provide("hang", "observer", "hang", code="import time\ntime.sleep(60)")
     findings = {finding.owner: finding for finding in examined().findings}
-    assert "ended its process with status -6" in findings["crash 1.0"].what
+    assert "was killed by SIGABRT" in findings["crash 1.0"].what
     assert "did not load within 1 s" in findings["hang 1.0"].what
     assert "--deny observer=hang" in findings["hang 1.0"].fix
 
@@ -90,7 +92,7 @@ def test_what_is_refused_or_in_conflict_is_found_and_not_loaded(examined, site):
 def test_a_half_registered_plugin_is_found(examined, site):
     site.provide("half", "kernel", "half", claims=("rms_norm@1:half",), code="make = tuple")
     (finding,) = examined().findings
-    assert "offers other kernels than its manifest claims: rms_norm@1:half" in finding.what
+    assert "its manifest claims rms_norm@1:half; make() returns nothing" in finding.what
 
 
 @pytest.mark.rule("R10")
@@ -122,6 +124,42 @@ def test_a_missing_library_of_a_library_is_named(examined, site):
     assert finding.what.startswith("libacme.so does not load: ")
 
 
+def test_a_library_that_keeps_its_plugin_from_loading_is_one_finding(examined, site):
+    """The doctor opens it, and so does the plugin."""
+    more = '[[native]]\nfile = "libacme.so"\n'
+    code = "import ctypes\nctypes.CDLL(__file__.replace('__init__.py', 'libacme.so'))\n"
+    site.provide("acme", "observer", "watch", code=code, more=more)
+    (site.folder / "acme" / "libacme.so").write_bytes(b"\x7fELF")
+    examination = examined()
+    (finding,) = examination.findings
+    assert finding.check == "library"
+    (load,) = examination.loads
+    assert load.tried.where == f"{site.folder}/acme/__init__.py:2"  # and no line of ctypes
+
+
+def test_a_library_whose_tags_refuse_it_is_not_opened(examined, site, monkeypatch):
+    opened = []
+    monkeypatch.setattr(doctor, "open_library", opened.append)
+    more = '[[native]]\nfile = "libacme.so"\nabi = "9"\n'
+    site.provide("acme", "kernel", "k", claims=("rms_norm@1:k",), more=more)
+    (site.folder / "acme" / "libacme.so").write_bytes(b"harmful")
+    (finding,) = examined().findings
+    assert (finding.check, opened) == ("manifest", [])
+
+
+def test_each_is_told_as_soon_as_it_was_loaded(examined, site):
+    """Not in the order of their names, and one that ends its process keeps nobody waiting."""
+    site.provide("a-slow", "observer", "slow", code=f"import time\ntime.sleep(4)\n{OBSERVER}")
+    site.provide("b-crash", "observer", "crash", code="import os\nos._exit(0)")
+    site.provide("c-fast", "observer", "fast", code=OBSERVER)
+    told = []
+    examination = examined(tell=lambda load: told.append(load.provision.name))
+    assert sorted(told[:2]) == ["crash", "fast"]
+    assert told[2:] == ["slow"]
+    assert {load.provision.name for load in examination.loads} == {"slow", "crash", "fast"}
+    assert [finding.owner for finding in examination.findings] == ["b-crash 1.0"]
+
+
 def test_requirements_that_are_not_met_are_found(site):
     site.add("acme", None, {"tokenspeed.plugins": {"acme": "acme:x.toml"}})
     metadata = site.folder / "acme-1.0.dist-info" / "METADATA"
@@ -136,6 +174,29 @@ def test_requirements_that_are_not_met_are_found(site):
     assert len(found) == 2
     assert "acme 1.0 requires click>=999, and click" in found[0]
     assert "no-such-thing is not installed" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        (None, "acme has no readable metadata"),
+        ("", "acme has no readable metadata"),
+        ("Name: acme\n", "acme has no readable metadata"),
+        ("Version: 1.0\nRequires-Dist: foo; os_name ~= 'x'\n", "a requirement that cannot be read"),
+        ("Version: 1.0\nRequires-Dist: dep>=1\n", "dep has no readable version"),
+    ],
+    ids=["absent", "empty", "no-version", "undefined-comparison", "required-without"],
+)
+def test_metadata_that_cannot_be_read_is_a_finding(site, metadata, said):
+    site.provide("acme", "kernel", "acme", claims=("rms_norm@1:acme",))
+    file = site.folder / "acme-1.0.dist-info" / "METADATA"
+    file.unlink()
+    if metadata is not None:
+        file.write_text(metadata)
+    (site.folder / "dep-1.0.dist-info").mkdir()
+    (stale,) = stale_requirements(["acme"])
+    assert said in stale.what
+    assert "acme" in stale.fix
 
 
 @pytest.mark.rule("R16")

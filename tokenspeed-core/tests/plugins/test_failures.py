@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import pytest
-from tokenspeed.plugins.activate import load
+from tokenspeed.plugins.choose.resolve import Choices
+from tokenspeed.plugins.discover.discovery import discover
 from tokenspeed.plugins.errors import (
     ContractError,
     DuplicateClaimError,
@@ -13,7 +14,8 @@ from tokenspeed.plugins.errors import (
     UnknownNameError,
     WheelAbsentError,
 )
-from tokenspeed.plugins.host import resolve_installed
+from tokenspeed.plugins.host import probe, resolve_installed
+from tokenspeed.plugins.load.activate import load
 from tokenspeed.registry.models import find_model
 
 
@@ -32,7 +34,9 @@ def test_1_import_error_keeps_and_prints_its_cause(site):
     assert "not installed" not in text
     assert f"where: {site.folder}/acme_gpu/__init__.py:2" in text
     assert "pip install --force-reinstall acme-gpu" in caught.value.fix
-    assert isinstance(caught.value.__cause__, RuntimeError)
+    (here,) = probe(discover(), Choices(), apart=False)
+    assert here.outcome.what in text
+    assert isinstance(here.outcome.__cause__, RuntimeError)
 
 
 @pytest.mark.rule("R6")
@@ -94,11 +98,28 @@ def test_4_unknown_platform_gets_a_suggestion(site):
     assert caught.value.fix == 'did you mean "acme"?'
 
 
+@pytest.mark.parametrize("named", ["cuda", "xpu", "zpu"])
+def test_4_a_device_type_is_not_taken_for_a_misspelt_platform(site, named):
+    site.platform("acme-gpu", "acme", devices=("xpu",))
+    site.platform("small", "cpu", embedded=True)
+    with pytest.raises(UnknownNameError) as caught:
+        resolve_installed(named)
+    assert (
+        caught.value.fix
+        == {
+            "cuda": "pip install tokenspeed-nvidia",
+            "xpu": "say --platform acme: it is for xpu",
+            "zpu": "there is: acme, cpu",
+        }[named]
+    )
+
+
 @pytest.mark.parametrize(
     ("pin", "message", "fix"),
     [
         ({"rmsnorm@1": "fast"}, 'op "rmsnorm@1"', 'did you mean "rms_norm@1"?'),
         ({"rms_norm@1": "fats"}, 'no kernel "fats"', 'did you mean "fast"?'),
+        ({"foo@1": "fast"}, 'op "foo@1"', "see what there is: ts kernels explain FOLDER"),
     ],
 )
 @pytest.mark.rule("R13")
@@ -132,11 +153,48 @@ def test_5_an_architecture_that_nobody_sells_shows_what_there_is(site):
     site.provide("family", "model", "f", claims=("QwenForCausalLM",))
     with pytest.raises(WheelAbsentError) as caught:
         find_model(resolve_installed().plan, ["QwemForCausalLM"])
-    assert caught.value.fix == 'did you mean "QwenForCausalLM"?'
+    assert "ts models list" in caught.value.fix
 
 
 def test_an_error_while_loading_one_object_names_its_owner(site):
     site.platform("acme-gpu", "acme")
     site.provide("family", "model", "f", attribute=":absent")
-    with pytest.raises(LoadError, match=r'model "f" \(family:absent\) of family 1.0'):
+    with pytest.raises(LoadError, match=r'model "f" \(family:absent\) of family 1.0') as caught:
         load(resolve_installed().plan.of("model")[0])
+    assert caught.value.where == "entry point family:absent"  # no line of its code raised
+
+
+def test_a_syntax_error_says_where_it_is(site):
+    site.platform("acme-gpu", "acme")
+    site.provide("family", "model", "f", code="import family.deep\n")
+    deep = site.folder / "family" / "deep.py"
+    deep.write_text("\n\ndef = 3\n")
+    with pytest.raises(LoadError) as caught:
+        load(resolve_installed().plan.of("model")[0])
+    assert caught.value.where == f"{deep}:3"
+    assert caught.value.what.endswith("cause: SyntaxError: invalid syntax")
+
+
+def test_the_line_of_the_plugin_is_named_and_not_the_library_s_that_it_called(site):
+    site.platform("acme-gpu", "acme")
+    site.provide("family", "model", "f", code="import json\n\njson.loads('{')\n")
+    with pytest.raises(LoadError, match="JSONDecodeError") as caught:
+        load(resolve_installed().plan.of("model")[0])
+    assert caught.value.where == f"{site.folder}/family/__init__.py:3"
+
+
+@pytest.mark.rule("R7")
+def test_2_kernels_for_other_devices_conflict_with_nobody_here(site):
+    site.platform("acme-gpu", "acme", devices=("cuda",))
+    site.platform("other-npu", "other", devices=("npu",), verdict="Decline('no')")
+    for name in ("one", "two"):
+        site.provide(name, "kernel", name, claims=("rms_norm@1:same",), devices=("npu",))
+    resolution = resolve_installed()
+    (warning,) = resolution.warnings
+    assert 'kernel claim "rms_norm@1:same" is held twice: by one 1.0 and by two 1.0' in warning
+    (row,) = [row for row in resolution.others if row.role == "conflict"]
+    assert (row.chosen, row.owner) == ("left out", "one 1.0 and two 1.0")
+    for name in ("three", "four"):
+        site.provide(name, "kernel", name, claims=("rms_norm@1:mine",), devices=("cuda",))
+    with pytest.raises(DuplicateClaimError, match="rms_norm@1:mine"):
+        resolve_installed()

@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 import pytest
+from tokenspeed.plugins.choose.lists import gather
 from tokenspeed.plugins.errors import ListError, UnknownNameError
 from tokenspeed.plugins.host import resolve_installed
-from tokenspeed.plugins.lists import gather
 
 pytestmark = pytest.mark.rule("R10")
 
@@ -61,8 +61,18 @@ def test_what_is_left_out_says_why(installed):
         (["kernel=fats"], [], UnknownNameError, 'kernel "fats"', 'did you mean "fast"?'),
         ([], ["model=lama"], UnknownNameError, 'model "lama"', 'did you mean "llama"?'),
         (["kernels=fast"], [], UnknownNameError, 'contract "kernels"', 'did you mean "kernel"?'),
-        (["fast"], [], ListError, "is not CONTRACT=NAME", "write it as --allow kernel=acme"),
-        (["kernel="], [], ListError, "is not CONTRACT=NAME", "write it as --allow kernel=acme"),
+        (["fast"], [], ListError, "is not CONTRACT=NAME", "write it as --allow kernel=fast;"),
+        (["kernel="], [], ListError, "is not CONTRACT=NAME", "write it as --allow kernel=NAME;"),
+        (["model"], [], ListError, "is not CONTRACT=NAME", "write it as --allow model=NAME;"),
+        (
+            ["platform=acme,model=llama"],
+            [],
+            ListError,
+            "names two contracts",
+            "--allow platform=acme --allow model=llama",
+        ),
+        (["kernel=none,odd"], [], ListError, "are both allowed", "say --allow kernel=none or"),
+        (["kernel=none", "kernel=odd"], [], ListError, "are both allowed", "or --allow kernel=odd"),
         ([], ["kernel=none"], ListError, "belongs to --allow", "--allow kernel=none"),
         ([], ["kernel=llama"], UnknownNameError, 'kernel "llama"', "there is"),
     ],
@@ -90,6 +100,12 @@ def test_none_in_the_environment_blocks_discovery(installed, monkeypatch):
     with pytest.raises(ListError, match="the lists leave no platform") as caught:
         resolve_installed()
     assert "--allow platform=acme" in caught.value.fix
+
+
+def test_a_denied_platform_is_not_to_be_allowed_for_deny_wins(installed):
+    with pytest.raises(ListError, match="the lists leave no platform") as caught:
+        resolve_installed(lists=gather(deny=["platform=acme"]))
+    assert caught.value.fix == "take platform=acme off the deny list"
 
 
 def test_a_denied_platform_that_is_named_says_so(installed):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import pytest
+from tokenspeed.plugins.choose.lists import gather
 from tokenspeed.plugins.errors import (
     ContractError,
     LoadError,
@@ -13,7 +14,6 @@ from tokenspeed.plugins.errors import (
     WheelAbsentError,
 )
 from tokenspeed.plugins.host import resolve_installed
-from tokenspeed.plugins.lists import gather
 
 pytestmark = pytest.mark.rule("R6")
 
@@ -165,6 +165,7 @@ def test_another_plugin_of_the_platform_s_wheel_is_fatal(site):
     }
     code = "from tokenspeed_sdk.contracts import Accept\nclass make:\n    name = 'acme'\n"
     code += "    embedded = False\n    def probe(self):\n        return Accept(1, 'is there')\n"
+    code += "    prepare = open = probe\n"
     site.add("acme-gpu", f'manifest = "1.0"\nid = "acme"\n{platform}', groups, code)
     with pytest.raises(ManifestError, match="it is part of the wheel of platform acme"):
         resolve_installed()

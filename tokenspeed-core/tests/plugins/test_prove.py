@@ -10,9 +10,9 @@ import sys
 
 import msgspec
 import pytest
+from tokenspeed.plugins.choose.lists import gather
 from tokenspeed.plugins.errors import DeclinedError, PlanMismatchError
 from tokenspeed.plugins.host import prove, resolve_installed
-from tokenspeed.plugins.lists import gather
 
 pytestmark = pytest.mark.rule("R8")
 
@@ -39,7 +39,7 @@ def resolve_in_a_process(*folders, **choices):
     """What a parent with these folders on its path resolves, on top of what is installed."""
     program = (
         "import sys, msgspec; from tokenspeed.plugins.host import resolve_installed;"
-        "from tokenspeed.plugins.lists import gather;"
+        "from tokenspeed.plugins.choose.lists import gather;"
         f"plan = resolve_installed({choices['platform']!r}, lists=gather(deny={choices['deny']!r}))"
         ".plan; sys.stdout.buffer.write(msgspec.json.encode(plan))"
     )

@@ -8,11 +8,11 @@ import itertools
 import sys
 
 import pytest
-from tokenspeed.plugins.activate import load, load_platform
+from tokenspeed.plugins.choose.resolve import Choices, resolve
 from tokenspeed.plugins.errors import AmbiguousError, DeclinedError, LoadError
 from tokenspeed.plugins.host import discover, probe, resolve_installed
+from tokenspeed.plugins.load.activate import load, load_platform
 from tokenspeed.plugins.plan import PluginPlan
-from tokenspeed.plugins.resolve import Choices, resolve
 
 
 @pytest.mark.rule("R5")

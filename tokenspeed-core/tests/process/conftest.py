@@ -23,6 +23,12 @@ class Platform:
 
     def probe(self):
         return Accept(1, "is there")
+
+    def prepare(self, threads):
+        pass
+
+    def open(self, index=0):
+        raise RuntimeError("no device to open")
 """
 
 MANIFEST = """

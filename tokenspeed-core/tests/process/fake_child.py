@@ -4,8 +4,10 @@
 
     nothing        live until SIGTERM
     raise TEXT     fail at once with an exception
-    segv           die of a signal, having printed a line
-    exit           end in order
+    segv [TEXT]    die of a signal, having printed a line; TEXT is what it was doing
+    exit           end with 0 though nobody told it to
+    obey           end with 0 because another child told it to
+    slow           (engine) the front waits a second for it
     fall           end with an error shortly after the engine has died
     deaf           ignore SIGTERM
     unready        (gateway) say that it is not ready
@@ -55,7 +57,7 @@ def start(role: str) -> Status:
     arguments = read_arguments()
     tie_to_parent(arguments.parent)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    return Status(arguments.status_fd)
+    return Status(arguments.status_fd, arguments.note_fd)
 
 
 def live(role: str) -> None:
@@ -74,7 +76,11 @@ def main() -> None:
     status = start(role)
     log("up", role)
     act, _, text = os.environ.get(f"FAKE_{role.upper()}", "").partition(" ")
+    if role == "engine":
+        status.phase("thinks")
     if role == "front":
+        status.phase("wait for the engine")
+        time.sleep(os.environ.get("FAKE_ENGINE") == "slow")
         status.send({"event": "ready", "grpc_port": 1, "admin_port": 2})
     if act == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -83,9 +89,13 @@ def main() -> None:
         raise ValueError(text)
     elif act == "segv":
         print("about to fall", file=sys.stderr, flush=True)
+        status.doing("something else, and for much longer")
+        status.doing(text)
         os.kill(os.getpid(), signal.SIGSEGV)
-    elif act == "exit":
+    elif act in ("exit", "obey"):
         wait_for_both()
+        if act == "obey":
+            status.send({"event": "ending"})
         sys.exit(0)
     elif act == "fall":
         wait_for_both()

@@ -15,6 +15,7 @@ from tokenspeed.process.ports import any_free
 supervisor.ENGINE = supervisor.FRONT = gateway.MODULE = "fake_child"
 supervisor._STOP_GRACE = float(os.environ.get("FAKE_GRACE", "5"))
 supervisor._AFTERMATH = float(os.environ.get("FAKE_AFTERMATH", "0.3"))
+supervisor._REMINDER = float(os.environ.get("FAKE_REMINDER", "30"))
 supervisor._GATEWAY_PATIENCE = float(os.environ.get("FAKE_PATIENCE", "20"))
 
 

@@ -87,7 +87,8 @@ def test_a_large_plan_and_a_large_status_pass(module):
         "from tokenspeed.process.child import Status, read_arguments\n"
         "arguments = read_arguments()\n"
         "plan = open(arguments.plan_fd, 'rb').read()\n"
-        "Status(arguments.status_fd).send({'event': 'ready', 'text': plan.decode()})\n"
+        "status = Status(arguments.status_fd, arguments.note_fd)\n"
+        "status.send({'event': 'ready', 'text': plan.decode()})\n"
         "sys.stdin.read()\n"
         "import time; time.sleep(60)\n"
     )
@@ -107,6 +108,15 @@ def test_the_tail_of_the_output_is_kept(module, capfdbinary):
         lines = (child.failure() or "").splitlines()
     assert lines[0] == "ended by itself with exit code 7"
     assert lines[1:] == [f"line {i}" for i in range(30, 50)]
+
+
+def test_captured_output_has_no_colours(module, capfdbinary):
+    name = module(r"print('\x1b[2mnow\x1b[0m \x1b[1;33m WARN\x1b[0m that')")
+    with spawn("engine", name, b"", capture=True) as child:
+        child.process.wait(10)
+        child.pump_output()
+        assert child.tail() == ["now  WARN that"]
+    assert capfdbinary.readouterr().err == b"now  WARN that\n"
 
 
 def test_descriptors_are_given_back(module):

@@ -53,7 +53,9 @@ def test_the_curl_line_survives_a_shell_and_hides_the_key():
     line = curl_line(GatewayConfig(host="0.0.0.0", port=80, api_key="secret"), 'it\'s a "model"')
     words = shlex.split(line)
     assert words[:2] == ["curl", "http://127.0.0.1:80/v1/chat/completions"]
-    assert json.loads(words[-1])["model"] == 'it\'s a "model"'
+    body = json.loads(words[-1])
+    assert body["model"] == 'it\'s a "model"'
+    assert body["temperature"] == 0
     assert "secret" not in line
     assert "\n" not in line
 

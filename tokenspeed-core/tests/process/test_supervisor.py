@@ -44,8 +44,21 @@ def test_an_exception_in_a_child_is_printed_last_and_ends_all(start_server, wait
 def test_a_signal_is_named_with_the_last_output(start_server, wait_gone):
     server = start_server(FAKE_ENGINE="segv")
     assert server.wait() == 1
-    assert server.last_lines(2) == ["engine failed: killed by SIGSEGV", "about to fall"]
+    lines = server.last_lines(30)
+    told = lines[lines.index("engine failed: killed by SIGSEGV in its phase 'thinks'") :]
+    assert told[1:3] == ["about to fall", "Fatal Python error: Segmentation fault"]
+    assert any("fake_child.py" in line and line.endswith("in main") for line in told)
+    assert not any(line.startswith("Extension modules") for line in told)
     assert wait_gone(server.pids(), 1) == []
+
+
+@pytest.mark.rule("R6")
+def test_who_is_killed_says_what_it_was_doing(start_server):
+    server = start_server(FAKE_ENGINE="segv kernel odd of acme 1.0")
+    assert server.wait() == 1
+    lines = server.last_lines(30)
+    told = lines.index("engine failed: killed by SIGSEGV while it ran kernel odd of acme 1.0")
+    assert lines[told + 1] == "about to fall"
 
 
 def test_an_unexpected_end_is_a_failure_even_in_order(start_server):
@@ -61,9 +74,26 @@ def test_who_fell_because_of_another_is_not_blamed(start_server):
 
 
 def test_an_error_outweighs_an_orderly_end(start_server):
-    server = start_server(FAKE_ENGINE="exit", FAKE_FRONT="raise no tokenizer", FAKE_AFTERMATH="1")
+    server = start_server(FAKE_ENGINE="obey", FAKE_FRONT="raise no tokenizer", FAKE_AFTERMATH="1")
     assert server.wait() == 1
     assert server.last_lines(1) == ["front failed: ValueError: no tokenizer"]
+
+
+@pytest.mark.rule("R6")
+def test_who_ends_with_0_and_was_not_told_to_is_at_fault(start_server):
+    """Such as a plugin whose code calls exit(0); the front only sees the engine go."""
+    server = start_server(FAKE_ENGINE="exit", FAKE_FRONT="raise gone", FAKE_AFTERMATH="1")
+    assert server.wait() == 1
+    (line,) = server.last_lines(1)
+    assert line == "engine failed: ended by itself with exit code 0 in its phase 'thinks'"
+
+
+def test_a_start_that_takes_long_says_what_each_child_does(start_server):
+    server = start_server(FAKE_ENGINE="slow", FAKE_REMINDER="0.1")
+    server.wait_serving()
+    lines = server.errors.read_text().splitlines()
+    assert "still starting: engine: thinks; front: wait for the engine" in lines
+    assert all(line.startswith("still starting: engine: ") for line in lines)
 
 
 def test_kill_9_leaves_no_orphan(start_server, wait_gone):

@@ -8,7 +8,7 @@ import sys
 import types
 
 import pytest
-from tokenspeed.plugins.lists import Lists
+from tokenspeed.plugins.choose.lists import Lists
 from tokenspeed.plugins.plan import Planned, PluginPlan
 from tokenspeed_sdk.contracts import Accept, Decline
 

@@ -171,3 +171,38 @@ def test_a_kernel_that_plans_serves_all_rows(plugins):
     registry = registry_of(plugins, Planning("planning", gemv), Linear("gemm", gemm))
     assert registry.bind(SITE).kernel == "gemm"  # what the whole range of rows says
     assert registry.bound[0].site.rows == (1, None)
+
+
+def test_a_kernel_is_not_bound_for_rows_that_it_declined(plugins):
+    """It declines a bucket between those that it won, and so their hull."""
+    gap = Linear(
+        "gap", lambda rows: 90 if rows in ((1, 1), (9, 64), (65, None), (9, None)) else None
+    )
+    registry = registry_of(plugins, gap, Linear("gemm", gemm))
+    binding = registry.bind(SITE)
+    assert gap.bound_for == [(1, 1), (9, None)]
+    assert binding.kernel == "gap+gemm"
+    packed = binding.pack_weight(torch.ones(3, 2))
+    for rows in (1, 2, 8, 9, 64, 65):
+        binding.call(torch.ones(rows, 2), packed, None)
+    assert gap.rows == [1, 9, 64, 65]
+    assert [d.rows for d in registry.bound[0].decisions] == ["1", "9-64, 65-", "2-8"]
+    assert [(c.kernel, c.sites) for c in registry.choices()] == [("gap", 1), ("gemm", 1)]
+
+
+def test_a_kernel_that_was_outranked_in_between_is_bound_once(plugins):
+    many = Linear("gemm", gemm)
+    registry_of(plugins, many, Linear("middle", middle)).bind(SITE)
+    assert many.bound_for == [(1, None)]
+
+
+def test_buckets_that_are_accepted_one_by_one_only_are_bound_one_by_one(plugins):
+    picky = Linear("picky", lambda rows: 90 if rows in BUCKETS else None)
+    registry = registry_of(plugins, picky)
+    binding = registry.bind(SITE)
+    assert picky.bound_for == list(BUCKETS)
+    assert binding.kernel == "picky"
+    packed = binding.pack_weight(torch.ones(3, 2))
+    for rows in (1, 2, 9, 65):
+        binding.call(torch.ones(rows, 2), packed, None)
+    assert picky.rows == [1, 2, 9, 65]

@@ -4,20 +4,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 from tokenspeed.messages import KernelChoice
+from tokenspeed.plugins.choose.lists import gather
+from tokenspeed.plugins.choose.usable import Refused
+from tokenspeed.plugins.discover.discovery import InstalledPlugin
 from tokenspeed.plugins.errors import (
     BrokenPromiseError,
+    ContractError,
     LoadError,
     NotWiredError,
     UnknownNameError,
     describe,
 )
-from tokenspeed.plugins.lists import gather
+from tokenspeed.plugins.load.plugin_code import EscapeError
+from tokenspeed.plugins.plan import Planned
+from tokenspeed.registry.candidates import NoKernelError
 from tokenspeed.registry.kernels import KernelRegistry
-from tokenspeed_sdk.contracts import Accept
+from tokenspeed_sdk.contracts import Accept, Decline
 from tokenspeed_sdk.contracts.kernel import CallSite
 from tokenspeed_sdk.contracts.platform import Capabilities
 
@@ -91,7 +98,7 @@ def test_a_pin_counts_in_every_part_of_the_engine(plugins, kernel, role):
 def test_a_pin_that_does_not_fit_is_refused_and_not_replaced(plugins, kernel):
     plugins.kernels("acme", kernel("gpu", "needs a GPU"), kernel("fast", 9))
     registry = KernelRegistry(plugins.plan(), {"rms_norm@1": "gpu"})
-    with pytest.raises(LookupError) as caught:
+    with pytest.raises(NoKernelError) as caught:
         registry.bind(SITE)
     text = str(caught.value)
     assert 'the pinned kernel "gpu" does not serve rms_norm@1 at model.norm' in text
@@ -123,7 +130,7 @@ def test_an_op_of_a_plugin_s_own(plugins, kernel):
 @pytest.mark.parametrize("claims", [["rms_norm@1:fast", "rope@1:fast"], []])
 def test_kernels_that_differ_from_the_manifest_are_refused(plugins, kernel, claims):
     plugins.kernels("acme-cpu", kernel("fast", 1), claims=claims)
-    with pytest.raises(BrokenPromiseError, match="offers other kernels than its manifest"):
+    with pytest.raises(BrokenPromiseError, match="offers other kernels than it claims"):
         KernelRegistry(plugins.plan(), {})
 
 
@@ -134,7 +141,10 @@ def test_a_half_registered_plugin_leaves_nothing_behind(plugins, kernel, caplog)
     plugins.kernels("half", kernel("fast", 9), claims=["rms_norm@1:fast", "rope@1:fast"])
     registry = KernelRegistry(plugins.plan(), {})
     assert registry.bind(SITE).kernel == "reference"
-    reason = "half 1.0 offers other kernels than its manifest claims: rope@1:fast"
+    reason = (
+        "half 1.0 offers other kernels than it claims: its manifest claims rms_norm@1:fast, "
+        "rope@1:fast; make() returns rms_norm@1:fast"
+    )
     assert registry.bound[0].decision.runners_up[0].why == f"failed: {reason}"
     (row,) = registry.refused
     assert (row.role, row.chosen, row.owner) == ("kernel half", "refused", "half 1.0")
@@ -211,6 +221,19 @@ def test_a_kernel_of_the_platform_that_raises_when_asked_is_fatal(plugins, kerne
     plugins.kernels("acme-cpu", kernel("odd", ZeroDivisionError("by zero")))
     with pytest.raises(ZeroDivisionError):
         KernelRegistry(plugins.plan(), {}).bind(SITE)
+
+
+@pytest.mark.rule("R13")
+def test_a_plugin_that_was_never_loaded_is_a_runner_up_for_what_it_claims(plugins, kernel):
+    """Refused by its manifest, so it is in no plan."""
+    planned = Planned("kernel", "new", "new:make", "newer", "1.0", "9.9", ("rms_norm@1:new",))
+    error = ContractError("newer 1.0 is too new", where="manifest", fix="upgrade")
+    plugin = InstalledPlugin("newer", "newer", "1.0", provisions=(planned,), error=error)
+    plugins.kernels("acme", kernel("fast", 9))
+    registry = KernelRegistry(plugins.plan(), {}, [Refused(plugin, error, plugin.offers)])
+    assert registry.bind(SITE).kernel == "fast"
+    why = {other.name: other.why for other in registry.bound[0].decision.runners_up}
+    assert why["new"] == "refused: newer 1.0 is too new"
 
 
 @pytest.mark.rule("R6")
@@ -316,3 +339,61 @@ def test_choices_are_what_explain_says(plugins, kernel):
     ]
     table = [(row.role, row.chosen, row.sites) for row in registry.table()]
     assert table == [("rms_norm@1", "fast", 2), ("silu_and_mul@1", "reference", 1)]
+
+
+@pytest.mark.rule("R6")
+@pytest.mark.parametrize("method", ["accept", "bind"])
+@pytest.mark.parametrize("raised", [SystemExit(0), asyncio.CancelledError()])
+def test_a_kernel_that_would_end_the_process_is_left_out_or_fatal(plugins, kernel, method, raised):
+    def end(site):
+        raise raised
+
+    odd = kernel("odd", 5)
+    setattr(odd, method, end)
+    plugins.kernels("acme", odd)
+    registry = KernelRegistry(plugins.plan(), {})
+    assert registry.bind(SITE).kernel == "reference"
+    (why,) = (other.why for other in registry.bound[0].decision.runners_up)
+    assert why.startswith(f"failed: EscapeError: {type(raised).__name__}")
+    with pytest.raises(EscapeError) as caught:
+        KernelRegistry(plugins.plan(), {"rms_norm@1": "odd"}).bind(SITE)
+    assert "kernel odd of acme 1.0 for rms_norm@1 at model.norm" in describe(caught.value)
+
+
+@pytest.mark.rule("R6")
+def test_a_kernel_cannot_change_the_site_that_the_others_see(plugins, kernel):
+    evil = kernel("evil", 9)
+    evil.accept = lambda site: site.traits.clear()
+    good = kernel("good", 5)
+    seen = []
+    good.bind = lambda site: seen.append(dict(site.traits)) or print
+    plugins.kernels("acme", evil, good)
+    registry = KernelRegistry(plugins.plan(), {})
+    assert registry.bind(SITE).kernel == "good"
+    assert seen == [{"hidden": 8}]
+    assert registry.bound[0].site.traits == {"hidden": 8}
+
+
+@pytest.mark.rule("R6")
+@pytest.mark.parametrize(
+    "verdict",
+    [Accept(True, "x"), Accept(10**5000, "x"), Accept(2**31, "x"), Accept(float("nan"), "x"),
+     Accept(9, None), Decline(None)],
+    ids=["bool", "huge", "large", "nan", "no text", "no reason"],
+)  # fmt: skip
+def test_a_verdict_of_another_form_leaves_the_kernel_out(plugins, kernel, verdict):
+    plugins.kernels("acme", kernel("odd", verdict))
+    registry = KernelRegistry(plugins.plan(), {})
+    assert registry.bind(SITE).kernel == "reference"
+    (why,) = (other.why for other in registry.bound[0].decision.runners_up)
+    assert "whose accept returned" in why
+    assert len(why) < 400
+
+
+def test_control_characters_of_a_reason_are_escaped(plugins, kernel):
+    plugins.kernels("acme", kernel("odd", Accept(9, "a\nb\x1b[31m\ud800")), kernel("no", "c\rd"))
+    registry = KernelRegistry(plugins.plan(), {})
+    registry.bind(SITE)
+    decision = registry.bound[0].decision
+    assert decision.why == r"score 9: a\nb\x1b[31m\ud800"
+    assert r"declined: c\rd" in [other.why for other in decision.runners_up]

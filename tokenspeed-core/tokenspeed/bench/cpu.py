@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from tokenspeed.bench.engine import MeasuredEngine, launch_plan, measured_engine
 from tokenspeed.bench.report import Report, Row, compare_rates, new_report
 from tokenspeed.config import EngineConfig
-from tokenspeed.plugins.activate import load_platform
+from tokenspeed.plugins.load.activate import load_platform
 
 if TYPE_CHECKING:
     from tokenspeed.bench.linears import LinearsAlone

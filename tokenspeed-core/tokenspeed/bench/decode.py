@@ -18,7 +18,7 @@ from tokenspeed_sdk.contracts.probe import Accept
 
 from tokenspeed.bench.engine import DecodeSample, MeasuredEngine, launch_plan, measured_engine
 from tokenspeed.bench.report import Report, Row, compare_rates, new_report
-from tokenspeed.plugins.activate import load_platform
+from tokenspeed.plugins.load.activate import load_platform
 
 if TYPE_CHECKING:
     from tokenspeed_sdk.contracts.platform import Platform

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from tokenspeed_sdk.modeling import BuildContext
 
-from tokenspeed.plugins.activate import load_platform
+from tokenspeed.plugins.load.activate import load_platform
 from tokenspeed.registry.kernels import KernelRegistry
 from tokenspeed.registry.models import load_model
 

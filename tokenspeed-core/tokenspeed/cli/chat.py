@@ -18,6 +18,7 @@ from tokenspeed.cli.environment import API_KEY, check_environment
 
 _HELP = "/reset starts over, /exit or Ctrl-D leaves, Ctrl-C stops the answer"
 _TIMEOUT_S = 600.0
+_URL = "http://127.0.0.1:8000"  # where ts serve listens first
 
 
 class ServerError(Exception):
@@ -114,7 +115,7 @@ class ChatClient:
 
 
 @click.command()
-@click.argument("url", default="http://127.0.0.1:8000")
+@click.argument("url", default=_URL)
 @click.option("--model", help="By default the first that the server names.")
 @click.option("--system", help="System message.")
 @click.option("--temperature", type=float)
@@ -123,7 +124,10 @@ class ChatClient:
 def chat(
     url: str, model: str | None, system: str | None, api_key: str | None, **options: Any
 ) -> None:
-    """Talk to the server at URL. Reads lines from standard input when that is no terminal."""
+    """Talk to the server at URL, by default http://127.0.0.1:8000.
+
+    Reads lines from standard input when that is no terminal.
+    """
     check_environment()
     try:
         client = ChatClient(url, api_key, {k: v for k, v in options.items() if v is not None})

@@ -9,8 +9,8 @@ import os
 import click
 
 from tokenspeed.cli.lists import CONFIG
+from tokenspeed.plugins.choose.lists import ALLOW, DENY
 from tokenspeed.plugins.errors import did_you_mean
-from tokenspeed.plugins.lists import ALLOW, DENY
 
 PREFIX = "TOKENSPEED_"
 

@@ -16,6 +16,8 @@ from tokenspeed.cli.options import check_model, engine_config, engine_options, m
 if TYPE_CHECKING:
     from tokenspeed.offline import LLM, SamplingParams
 
+_NO_PROMPT = 'give PROMPT, or pipe one in: ts generate FOLDER "The capital of France is"'
+
 
 @click.command()
 @click.argument("model", callback=model_folder, metavar="FOLDER")
@@ -54,12 +56,14 @@ def generate(model: str, prompt: str | None, as_chat: bool, **values: Any) -> No
 def _prompt(argument: str | None) -> str:
     """UsageError when there is none, or when it is no text."""
     if argument is None and (sys.stdin is None or sys.stdin.isatty()):
-        raise click.UsageError('no prompt: ts generate FOLDER "The capital of France is"')
+        raise click.UsageError(_NO_PROMPT)
     try:
         text = sys.stdin.read() if argument is None else argument
         text.encode()  # bytes that are no text came in as lone surrogates
     except UnicodeError as error:
         raise click.UsageError("the prompt is not UTF-8 text; convert it, as with iconv") from error
+    if not text and argument is None:
+        raise click.UsageError(_NO_PROMPT)
     return text
 
 

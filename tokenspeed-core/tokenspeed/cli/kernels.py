@@ -12,7 +12,7 @@ import click
 
 from tokenspeed.cli.environment import check_environment
 from tokenspeed.cli.lists import list_options
-from tokenspeed.cli.options import engine_config, model_folder, pins
+from tokenspeed.cli.options import DTYPES, engine_config, model_folder, pins
 from tokenspeed.cli.without_weights import ask_everything
 from tokenspeed.plugins.errors import did_you_mean
 
@@ -29,7 +29,7 @@ def kernels() -> None:
 @click.argument("words", nargs=-1, metavar="FOLDER [OP]")
 @click.option("--model", metavar="FOLDER", help="Another way to name the folder.")
 @click.option("--platform", metavar="NAME", help="Device type; see 'ts plugins list'.")
-@click.option("--dtype", default="auto", show_default=True)
+@click.option("--dtype", type=click.Choice(DTYPES), default="auto", show_default=True)
 @click.option(
     "--pin", "pins", callback=pins, multiple=True, metavar="OP=KERNEL", help="As for ts serve."
 )
@@ -39,16 +39,19 @@ def explain(words: tuple[str, ...], model: str | None, as_json: bool, **values: 
     """Every candidate for OP, or for all ops, at each distinct call site of a model."""
     check_environment()
     folder, op = _folder_and_op(words, model)
-    registry = ask_everything(engine_config(folder, values)).registry
+    start = ask_everything(engine_config(folder, values))
+    registry = start.registry
     ops = {bound.site.op for bound in registry.bound}
     if op is not None and op not in ops:
         raise click.UsageError(f'the model never calls "{op}"; {did_you_mean(op, ops)}')
     found = registry.explain(op)
     if as_json:
         click.echo(json.dumps([_data(bound, count) for bound, count in found], indent=1))
-        return
-    for bound, count in found:
-        _show(bound, count)
+    else:
+        for bound, count in found:
+            _show(bound, count)
+    for row in start.refused:
+        click.echo(f"{row.chosen}: {row.role} ({row.owner}): {row.why}", err=as_json)
 
 
 def _folder_and_op(words: tuple[str, ...], model: str | None) -> tuple[str, str | None]:

@@ -7,14 +7,16 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from tokenspeed.plugins.choose.lists import ALLOW, DENY, NONE, split
+from tokenspeed.plugins.discover.toml import refuse_byte_order_mark
 from tokenspeed.plugins.errors import did_you_mean
-from tokenspeed.plugins.lists import ALLOW, DENY, split
 
 CONFIG = "TOKENSPEED_CONFIG"
 
@@ -22,7 +24,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def list_options(command: Command) -> Command:
-    """Adds --allow and --deny, whose values are entries for ``plugins.lists.gather``; --config."""
+    """Adds --allow and --deny, with entries for ``plugins.choose.lists.gather``, and --config."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -55,7 +57,9 @@ def _read_config(ctx: click.Context, param: click.Parameter, value: Path | None)
     if value is None or ctx.resilient_parsing:
         return
     try:
-        table = tomllib.loads(value.read_text("utf-8"))
+        text = value.read_text("utf-8")
+        refuse_byte_order_mark(text)
+        table = tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise click.BadParameter(f"{value} cannot be read: {error}") from error
     options = _options(ctx.command)
@@ -86,9 +90,20 @@ def _entry(
             f'{file} has "{key}", which is no option here; {did_you_mean(key, options)}'
         )
     parts = value if option.multiple and isinstance(value, list) else [value]
-    if not all(isinstance(part, str | int | float) for part in parts):
+    if not all(_fits(option, part) for part in parts):
         raise click.BadParameter(f'{file} has "{key}" = {value!r}, which is no value of an option')
+    if option.name == "allow" and not parts:
+        parts = [NONE]  # a list of what may be used, with nothing in it
     return str(option.name), tuple(map(str, parts)) if option.multiple else value
+
+
+def _fits(option: click.Option, value: Any) -> bool:
+    """Whether it has the option's type. A text may hold any: it is converted as a flag's is."""
+    if isinstance(value, bool) or option.is_flag:
+        return isinstance(value, bool) and option.is_flag
+    if isinstance(option.type, click.types.IntParamType):
+        return isinstance(value, int | str)
+    return isinstance(value, str | int) or (isinstance(value, float) and isfinite(value))
 
 
 _OPTIONS = (
@@ -114,6 +129,7 @@ _OPTIONS = (
         is_eager=True,
         expose_value=False,
         callback=_read_config,
-        help=f"TOML file whose keys are options of this command; also {CONFIG}.",
+        help="TOML file whose keys are options of this command; 'allow = []' is 'none'. "
+        f"Also {CONFIG}.",
     ),
 )

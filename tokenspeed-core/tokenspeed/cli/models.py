@@ -8,9 +8,9 @@ import click
 
 from tokenspeed.cli.lists import list_options
 from tokenspeed.cli.table import print_table
-from tokenspeed.plugins.discovery import discover
-from tokenspeed.plugins.lists import gather
-from tokenspeed.plugins.usable import known_names, sort_out
+from tokenspeed.plugins.choose.lists import gather
+from tokenspeed.plugins.choose.usable import known_names, sort_out
+from tokenspeed.plugins.discover.discovery import discover
 
 
 @click.group()

@@ -40,3 +40,4 @@ def _command(kind: str, help: str) -> Callable[..., None]:
 
 _command("kernel", "A wheel with a kernel for one op, rms_norm@1, named NAME.")
 _command("model", "A wheel with a model family, named after NAME.")
+_command("observer", "A wheel with an observer, which logs finished requests, named NAME.")

@@ -18,8 +18,22 @@ from tokenspeed.config import ConfigError, EngineConfig
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _DEFAULTS = EngineConfig(model="")
-_COUNT = click.IntRange(min=1)
-_DTYPES = ("auto", "float32", "bfloat16", "float16")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+class Integers(click.IntRange):
+    """A range whose name in messages is what a person calls its values."""
+
+    name = "integer"
+
+
+class Numbers(click.FloatRange):
+    """The same with fractions."""
+
+    name = "number"
+
+
+COUNT = Integers(min=1)
 
 
 def model_folder(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -115,12 +129,12 @@ def _flag(field: str) -> str:
 
 _OPTIONS = (
     click.option(
-        "--max-model-len", type=_COUNT, help="Longest prompt and answer together, in tokens."
+        "--max-model-len", type=COUNT, help="Longest prompt and answer together, in tokens."
     ),
-    click.option("--kv-pages", type=_COUNT, help="KV pages; by default as many as fit in memory."),
+    click.option("--kv-pages", type=COUNT, help="KV pages; by default as many as fit in memory."),
     click.option(
         "--page-size",
-        type=_COUNT,
+        type=COUNT,
         default=_DEFAULTS.page_size,
         show_default=True,
         help="Tokens per KV page.",
@@ -133,21 +147,21 @@ _OPTIONS = (
     ),
     click.option(
         "--max-num-seqs",
-        type=_COUNT,
+        type=COUNT,
         default=_DEFAULTS.max_num_seqs,
         show_default=True,
         help="Requests that run at once.",
     ),
     click.option(
         "--max-step-tokens",
-        type=_COUNT,
+        type=COUNT,
         default=_DEFAULTS.max_step_tokens,
         show_default=True,
         help="Tokens in one step: the prefill chunk.",
     ),
     click.option(
         "--prefill-share",
-        type=click.FloatRange(0, 1, min_open=True),
+        type=Numbers(0, 1, min_open=True),
         default=_DEFAULTS.prefill_share,
         show_default=True,
         help="Share of a step that prefill may take while others decode.",
@@ -161,7 +175,7 @@ _OPTIONS = (
     ),
     click.option(
         "--dtype",
-        type=click.Choice(_DTYPES),
+        type=click.Choice(DTYPES),
         default=_DEFAULTS.dtype,
         show_default=True,
         help="Of weights and activations; auto: the platform's first choice.",
@@ -178,7 +192,12 @@ _OPTIONS = (
         help="Compare the device's page tables with the scheduler's in every step; slow.",
     ),
     click.option(
-        "--threads", type=_COUNT, help="CPU threads of the engine; by default all cores but one."
+        "--check-kernels",
+        is_flag=True,
+        help="Check what each kernel returns in every step, to find one that is at fault; slow.",
+    ),
+    click.option(
+        "--threads", type=COUNT, help="CPU threads of the engine; by default all cores but one."
     ),
     click.option("--platform", metavar="NAME", help="Device type; see 'ts plugins list'."),
     click.option(

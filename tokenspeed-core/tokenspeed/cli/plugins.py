@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tokenspeed.cli.lists import list_options
 from tokenspeed.cli.table import print_table
-from tokenspeed.plugins.discovery import InstalledPlugin, discover
+from tokenspeed.plugins.discover.discovery import InstalledPlugin, discover
+from tokenspeed.plugins.doctor.report import plugin_data, problem_of, provides, state_of
 from tokenspeed.plugins.errors import UnknownNameError, did_you_mean
-from tokenspeed.plugins.report import plugin_data, problem_of, provides, state_of
 
 if TYPE_CHECKING:
-    from tokenspeed.plugins.doctor import Examination
+    from tokenspeed.plugins.doctor.doctor import Examination, Load
 
 _json = click.option("--json", "as_json", is_flag=True, help="For programs, and for issues.")
 
@@ -67,14 +68,14 @@ def list_(as_json: bool) -> None:
 @click.argument("name")
 @_json
 def show(name: str, as_json: bool) -> None:
-    """All that the plugin NAME says about itself."""
+    """All that the plugin NAME says about itself, or the one that provides NAME."""
     found = discover()
-    chosen = [p for p in found if name in (p.id, p.distribution)]
+    chosen = [p for p in found if name in (p.id, p.distribution, *_names(p))]
     if not chosen:
         raise UnknownNameError(
             f'no plugin "{name}" is installed',
             where="ts plugins show",
-            fix=did_you_mean(name, (p.id for p in found)),
+            fix=did_you_mean(name, (n for p in found for n in (p.id, *_names(p)))),
         )
     if as_json:
         _print_json([plugin_data(plugin, found) for plugin in chosen])
@@ -88,20 +89,26 @@ def show(name: str, as_json: bool) -> None:
 @_json
 def doctor(allow: tuple[str, ...] | None, deny: tuple[str, ...], as_json: bool) -> None:
     """Examine what is installed: load each plugin in a process of its own. 1 if one is ill."""
-    from tokenspeed.plugins.doctor import examine
-    from tokenspeed.plugins.lists import gather
-    from tokenspeed.plugins.usable import known_names
+    from tokenspeed.plugins.choose.lists import gather
+    from tokenspeed.plugins.choose.usable import known_names
+    from tokenspeed.plugins.doctor.doctor import examine
 
     found = discover()
     lists = gather(allow, deny)
     lists.check_names(known_names(found))
-    examination = examine(found, lists)
+    started = time.monotonic()
+    examination = examine(found, lists, None if as_json else _print_load)
     if as_json:
         _print_json(_examination_data(examination, found))
     else:
-        _print_examination(examination)
+        _print_examination(examination, time.monotonic() - started)
     if examination.findings:
         sys.exit(1)
+
+
+def _names(plugin: InstalledPlugin) -> list[str]:
+    """Of what it provides, as allow and deny lists name it."""
+    return [name for _, name in plugin.offers]
 
 
 def _show(plugin: InstalledPlugin, found: tuple[InstalledPlugin, ...]) -> None:
@@ -127,13 +134,23 @@ def _show(plugin: InstalledPlugin, found: tuple[InstalledPlugin, ...]) -> None:
     click.echo(f"state         {problem_of(plugin, found) or 'ok'}")
 
 
-def _print_examination(examination: Examination) -> None:
-    for load in examination.loads:
-        p, tried = load.provision, load.tried
-        said = tried.said or "FAILED, see below"
-        click.echo(f"{p.contract} {p.name} ({p.owner}): {said}  [{tried.seconds:.2f} s]")
+def _print_load(load: Load) -> None:
+    p, tried = load.provision, load.tried
+    said = tried.said or "FAILED, see below"
+    click.echo(f"{p.contract} {p.name} ({p.owner}): {said}  [{tried.seconds:.2f} s]")
+
+
+def _print_examination(examination: Examination, seconds: float) -> None:
+    if examination.loads:
+        click.echo(
+            f"[{seconds:.1f} s in all: each was loaded in a process of its own, whose start and "
+            "import of torch are not in the times above]"
+        )
     for finding in examination.findings:
-        click.echo(f"{finding.check}: {finding.owner}: {finding.what}; to do: {finding.fix}")
+        click.echo(
+            f"{finding.check}: {finding.owner}: {finding.what}; where: {finding.where}; "
+            f"to do: {finding.fix}"
+        )
     count = len(examination.findings)
     click.echo("all is well" if not count else f"{count} thing{'s' * (count > 1)} to put right")
 
@@ -143,7 +160,7 @@ def _examination_data(
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from tokenspeed.plugins.about import environment
+    from tokenspeed.plugins.doctor.about import environment
 
     return {
         "environment": environment(),

@@ -15,6 +15,9 @@ import click
 
 from tokenspeed.cli.environment import API_KEY, check_environment
 from tokenspeed.cli.options import (
+    COUNT,
+    Integers,
+    Numbers,
     check_model,
     engine_config,
     engine_options,
@@ -24,9 +27,10 @@ from tokenspeed.cli.options import (
 )
 from tokenspeed.cli.start_table import print_compact, wired_rows
 from tokenspeed.config import EngineConfig, FrontConfig
+from tokenspeed.plugins.choose.resolve import Resolution
 from tokenspeed.plugins.errors import did_you_mean
-from tokenspeed.plugins.resolve import Resolution
 
+_ADMIN_HOST = "127.0.0.1"
 _FIRST_PORT = 8000
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _FRONT = FrontConfig(model="", served_model_name="")
@@ -49,18 +53,24 @@ def _gateway_parser(ctx: click.Context, param: click.Parameter, value: str | Non
 )
 @click.option("--served-model-name", help="Name in the API; by default the folder's.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(1, 65535), help="By default 8000 or the next free one.")
+@click.option("--port", type=Integers(1, 65535), help="By default 8000 or the next free one.")
+@click.option(
+    "--admin-port",
+    type=Integers(0, 65535),
+    default=_FRONT.admin_port,
+    help=f"Of metrics and health, on {_ADMIN_HOST}; by default a free one.",
+)
 @engine_options
 @click.option(
     "--request-timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Numbers(min=0, min_open=True),
     default=_FRONT.request_timeout,
     show_default=True,
     help="Seconds that a request may take.",
 )
 @click.option(
     "--max-queue",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=_FRONT.max_queue,
     show_default=True,
     help="Requests that may wait; one more is refused.",
@@ -96,15 +106,16 @@ def serve(folder: str | None, model: str | None, **values: Any) -> None:
         raise click.UsageError("name one model folder: ts serve FOLDER")
     path = folder or model or ""
     engine = engine_config(path, values)
+    values["port"] = _choose_port(values["host"], values["port"])
     with usage_errors():
         front = FrontConfig(
             model=path,
             served_model_name=values.pop("served_model_name") or Path(path).name,
             request_timeout=values.pop("request_timeout"),
             max_queue=values.pop("max_queue"),
+            admin_port=_choose_admin_port(values.pop("admin_port"), values["port"]),
         )
     log_level = values.pop("log_level")
-    values["port"] = _choose_port(values["host"], values["port"])
     _run(engine, front, values, log_level)
 
 
@@ -172,7 +183,22 @@ def _choose_port(host: str, asked: int | None) -> int:
             return asked
     except OSError as error:
         raise click.UsageError(f"cannot listen on {host}: {error}") from error
-    raise click.UsageError(
-        f"port {asked} of {host} is in use or not allowed; choose another, "
-        "or leave --port out to get a free one"
+    raise _taken("--port", host, asked)
+
+
+def _choose_admin_port(asked: int, served: int) -> int:
+    """0 stays: the front takes a free one."""
+    from tokenspeed.process.ports import is_free
+
+    if asked == served:
+        raise click.UsageError(f"--port and --admin-port are both {asked}; choose another for one")
+    if asked and not is_free(_ADMIN_HOST, asked):
+        raise _taken("--admin-port", _ADMIN_HOST, asked)
+    return asked
+
+
+def _taken(option: str, host: str, port: int) -> click.UsageError:
+    return click.UsageError(
+        f"port {port} of {host} is in use or not allowed; choose another, "
+        f"or leave {option} out to get a free one"
     )

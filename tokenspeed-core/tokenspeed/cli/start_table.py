@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from tokenspeed.cli.table import print_table
-from tokenspeed.plugins.decision import Decision
+from tokenspeed.plugins.choose.decision import Decision
+from tokenspeed.plugins.words import counted
 
 
 def print_compact(rows: Iterable[Decision]) -> None:
@@ -36,11 +37,16 @@ def wired_rows(ready: Mapping[str, Any]) -> list[Decision]:
     for choice in ready["kernels"]:
         ops.setdefault((choice["kernel"], choice["owner"]), []).append(choice["sites"])
     kernels = [
-        Decision("kernels", name, owner, f"{len(sites)} ops, called at {sum(sites)} sites")
+        Decision(
+            "kernels",
+            name,
+            owner,
+            f"{counted(len(sites), 'op')}, called at {counted(sum(sites), 'site')}",
+        )
         for (name, owner), sites in ops.items()
     ]
     observers = [
-        Decision("observer", each["observer"], each["owner"], f"{each['hooks']} hooks")
+        Decision("observer", each["observer"], each["owner"], counted(each["hooks"], "hook"))
         for each in ready["observers"]
     ]
     return [*kernels, *observers]

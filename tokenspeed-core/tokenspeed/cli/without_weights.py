@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from tokenspeed.cli.options import read_config
+from tokenspeed.plugins.choose.decision import REFUSED
+from tokenspeed.plugins.load.stdout import stdout_to_stderr
 
 if TYPE_CHECKING:
     from tokenspeed_sdk.contracts.platform import Device
 
     from tokenspeed.config import EngineConfig
-    from tokenspeed.plugins.decision import Decision
-    from tokenspeed.plugins.resolve import Resolution
+    from tokenspeed.plugins.choose.decision import Decision
+    from tokenspeed.plugins.choose.resolve import Resolution
     from tokenspeed.registry.kernels import KernelRegistry
 
 
@@ -33,6 +35,12 @@ class Start:
         found = self.resolution
         return [*found.chosen, *self.registry.table(), *found.others]
 
+    @property
+    def refused(self) -> list[Decision]:
+        """The rows of plugins that are broken, before or after their code was loaded."""
+        others = (row for row in self.resolution.others if row.chosen == REFUSED)
+        return [*self.registry.refused, *others]
+
 
 def ask_everything(engine: EngineConfig) -> Start:
     """Every question that an engine would ask. Loads plugins and torch.
@@ -40,6 +48,11 @@ def ask_everything(engine: EngineConfig) -> Start:
     ClickException when the model cannot be built, PluginError when a plugin that it stands on is
     broken.
     """
+    with stdout_to_stderr():
+        return _ask_everything(engine)
+
+
+def _ask_everything(engine: EngineConfig) -> Start:
     from tokenspeed.plugins.host import load_platform
     from tokenspeed.process.launch import resolve_engine
 
@@ -47,14 +60,15 @@ def ask_everything(engine: EngineConfig) -> Start:
     resolution = resolve_engine(engine, config["architectures"])
     platform = load_platform(resolution.plan)
     platform.prepare(engine.threads)
+    from tokenspeed.registry.candidates import NoKernelError
     from tokenspeed.registry.kernels import KernelRegistry
 
-    registry = KernelRegistry(resolution.plan, engine.pins)
+    registry = KernelRegistry(resolution.plan, engine.pins, resolution.refused)
     try:
         _bind_all(registry, resolution, platform.open(), engine)
     except KeyError as error:
         raise click.ClickException(f"the model's config.json lacks {error}") from error
-    except (LookupError, ValueError) as error:
+    except (NoKernelError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     registry.check_pins()
     registry.check_wired()

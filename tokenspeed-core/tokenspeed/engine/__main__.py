@@ -9,15 +9,18 @@ from tokenspeed.process.child import start_child
 
 def main() -> None:
     """Serve until the front says stop."""
-    plan, _ = start_child()
-    from tokenspeed.plugins.activate import load_platform
+    plan, status = start_child()
+    from tokenspeed.plugins.load.activate import load_platform
 
+    status.phase("load the platform")
     platform = load_platform(plan.plugins)
     platform.prepare(plan.engine.threads)  # before torch is imported, by the line below
     from tokenspeed.engine.start import start_engine
 
-    with start_engine(plan, platform) as loop:
+    with start_engine(plan, platform, status.doing, status.phase) as loop:
+        status.phase("serve")
         loop.run()
+    status.send({"event": "ending"})
 
 
 if __name__ == "__main__":

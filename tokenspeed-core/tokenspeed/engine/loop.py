@@ -17,6 +17,7 @@ import numpy as np
 from tokenspeed._scheduler import Rejection
 from tokenspeed.engine.clock import HostClock, StepClock
 from tokenspeed.engine.reports import Reporter
+from tokenspeed.engine.watchdog import Activity, warn_of_hangs
 from tokenspeed.messages import Rejected
 
 if TYPE_CHECKING:
@@ -41,20 +42,32 @@ class EngineLoop:
         executor: Executor,
         mailbox: Mailbox,
         verifier: PageTableVerifier | None = None,
+        *,
+        kernels: str = "",
     ) -> None:
-        """``verifier``: given, the executor must bring back the page tables of every step."""
+        """Args:
+        verifier: given, the executor must bring back the page tables of every step.
+        kernels: which run in a step, for people.
+        """
         self._scheduler = scheduler
         self._executor = executor
         self._mailbox = mailbox
         self._verifier = verifier
         self._clock = HostClock()
         self._step_clock = StepClock()
+        self._launching = Activity("launching its kernels")
+        self._waiting = Activity("waiting for the device")
+        self._kernels = kernels
         self._reporter = Reporter(scheduler, self._clock)
         self._sampling: dict[int, Sampling] = {}
         self._stopping = False
 
     def run(self) -> None:
         """Until the front says stop; then in-flight work ends and nothing more is started."""
+        with warn_of_hangs((self._launching, self._waiting), self._kernels):
+            self._run()
+
+    def _run(self) -> None:
         previous: InFlight | None = None
         stalled = False
         while not self._stopping:
@@ -66,7 +79,8 @@ class EngineLoop:
             self._report()
             previous = current
         if previous is not None:
-            self._executor.wait(previous)
+            with self._waiting:
+                self._executor.wait(previous)
 
     def _receive(self, previous: InFlight | None, stalled: bool) -> None:
         if previous is not None:
@@ -119,12 +133,13 @@ class EngineLoop:
         self._reporter.planned(plan, buffers.host)
         if self._verifier is not None:
             self._verifier.expect(plan, buffers.host)
-        step = self._executor.dispatch(plan, self._sampling)
+        with self._launching:
+            step = self._executor.dispatch(plan, self._sampling)
         self._step_clock.dispatched()
         return step
 
     def _commit(self, step: InFlight) -> None:
-        with self._clock:
+        with self._clock, self._waiting:
             self._executor.wait(step)
         self._reporter.ended(step.plan, self._step_clock.ended())
         if self._verifier is not None:

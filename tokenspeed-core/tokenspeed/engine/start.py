@@ -11,11 +11,12 @@ import gc
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from tokenspeed_sdk.contracts.platform import HOST_MEMORY
 from tokenspeed_sdk.modeling import BuildContext, ConfigReader, WeightMap, load_dummy, load_weights
@@ -33,7 +34,9 @@ from tokenspeed.engine.verify import PageTableVerifier
 from tokenspeed.engine.workspace import measure_workspace
 from tokenspeed.messages import EngineFailed, EngineLoading, EngineReady
 from tokenspeed.plugins.errors import describe
+from tokenspeed.plugins.load.plugin_code import as_failure
 from tokenspeed.process.failure import StartError
+from tokenspeed.registry.candidates import NoKernelError
 from tokenspeed.registry.kernels import KernelRegistry
 from tokenspeed.registry.models import load_model
 
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
     from tokenspeed.process.launch import LaunchPlan
 
 log = logging.getLogger(__name__)
+
+Tell: TypeAlias = Callable[[str], None]
 
 PROGRESS_SECONDS = 2.0
 """How often loading is logged."""
@@ -64,8 +69,14 @@ class LoadedModel:
 
 
 @contextmanager
-def start_engine(plan: LaunchPlan, platform: Platform) -> Iterator[EngineLoop]:
+def start_engine(
+    plan: LaunchPlan, platform: Platform, doing: Tell, tell: Tell
+) -> Iterator[EngineLoop]:
     """Build everything and say that the engine is ready; release it at the end.
+
+    Args:
+        doing: hears, until then, whose kernel will run, for one may end the process.
+        tell: hears of each phase, beside the front.
 
     What ends it early is told to the front, so that open requests end with the cause. Work that is
     queued ends first, also when a signal asks to end: a thread that is torn out of it aborts.
@@ -73,38 +84,49 @@ def start_engine(plan: LaunchPlan, platform: Platform) -> Iterator[EngineLoop]:
     mailbox = Mailbox(plan.ipc)
     try:
         with _explained():
-            executor, loop = build_engine(plan, platform, mailbox)
+            executor, loop = build_engine(plan, platform, mailbox, doing, tell)
         with closing(executor):
             yield loop
-    except Exception as error:
-        mailbox.send(EngineFailed(str(error) if isinstance(error, StartError) else describe(error)))
-        raise
+    except BaseException as raised:
+        _fail(raised, mailbox)
     finally:
         mailbox.close()
 
 
+def _fail(raised: BaseException, mailbox: Mailbox) -> NoReturn:
+    """Tell the front, and raise it; also what would end this process without a word."""
+    error = as_failure(raised, "the engine")
+    mailbox.send(EngineFailed(str(error) if isinstance(error, StartError) else describe(error)))
+    raise error
+
+
 @contextmanager
 def _explained() -> Iterator[None]:
-    """What is wrong with config, weights or memory is said without a traceback."""
+    """What is wrong with config, pins, weights or memory is said without a traceback."""
     try:
         yield
-    except (ValueError, MemoryError, OSError) as error:
+    except (ValueError, MemoryError, OSError, NoKernelError) as error:
         log.debug("the engine cannot start", exc_info=error)
         notes = getattr(error, "__notes__", ())  # such as whose kernel raised it
         raise StartError("\n  ".join([str(error), *notes])) from error
 
 
 def build_engine(
-    plan: LaunchPlan, platform: Platform, mailbox: Mailbox
+    plan: LaunchPlan,
+    platform: Platform,
+    mailbox: Mailbox,
+    doing: Tell = lambda what: None,
+    tell: Tell = lambda phase: None,
 ) -> tuple[Executor, EngineLoop]:
     """Everything from the device to the loop; the mailbox hears of each phase and of the end."""
     config = plan.engine
+    phase = partial(_phase, mailbox, tell)
     device = platform.open()
-    with _phase("load model", mailbox, "use a smaller model"):
+    with phase("load model", "use a smaller model"):
         loaded = _load(plan, device, mailbox)
-    with _phase("measure workspace", mailbox, "lower --max-step-tokens"):
+    with phase("measure workspace", "lower --max-step-tokens"):
         workspace = _workspace(loaded, device, config)
-    with _phase("allocate KV", mailbox, "lower --kv-pages, or leave it out"):
+    with phase("allocate KV", "lower --kv-pages, or leave it out"):
         budget = plan_kv(
             config,
             loaded.groups[0],
@@ -113,8 +135,8 @@ def build_engine(
             kv_memory(device.memory(), device.capabilities, workspace),
         )
         slab = Slab(device, loaded.groups, config.page_size, budget.pages, loaded.context.dtype)
-    with _phase("capture graphs", mailbox, "lower --max-num-seqs, or give --no-graphs"):
-        executor = _executor(loaded, device, slab, config, budget)
+    with phase("capture graphs", "lower --max-num-seqs, or give --no-graphs"):
+        executor = _executor(loaded, device, slab, config, budget, doing)
     loaded.registry.check_pins()
     loaded.registry.check_wired()
     _log_summary(loaded, slab, budget, workspace)
@@ -122,7 +144,8 @@ def build_engine(
     gc.freeze()  # what lives now lives as long as the engine: no collection need look at it
     scheduler = _scheduler(loaded, config, budget)
     verifier = PageTableVerifier(scheduler) if config.verify_page_tables else None
-    return executor, EngineLoop(scheduler, executor, mailbox, verifier)
+    kernels = ", ".join(f"{each.op} {each.kernel}" for each in loaded.registry.choices())
+    return executor, EngineLoop(scheduler, executor, mailbox, verifier, kernels=kernels)
 
 
 def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox) -> LoadedModel:
@@ -131,7 +154,7 @@ def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox) -> LoadedModel:
     raw = json.loads((folder / "config.json").read_text())
     read = ConfigReader(raw)
     entry = load_model(plan.plugins, raw["architectures"])
-    registry = KernelRegistry(plan.plugins, config.pins)
+    registry = KernelRegistry(plan.plugins, config.pins, check_results=config.check_kernels)
     context = BuildContext(
         kernels=registry,
         device=device.capabilities,
@@ -186,7 +209,12 @@ def _dtype(config: EngineConfig, device: Device) -> str:
 
 
 def _executor(
-    loaded: LoadedModel, device: Device, slab: Slab, config: EngineConfig, budget: KvBudget
+    loaded: LoadedModel,
+    device: Device,
+    slab: Slab,
+    config: EngineConfig,
+    budget: KvBudget,
+    doing: Tell,
 ) -> Executor:
     limits = Limits(
         sequences=config.max_num_seqs,
@@ -197,7 +225,7 @@ def _executor(
     )
     caches = [slab.layers(group) for group in loaded.groups]
     step = DeviceStep(loaded.model, device, loaded.context, caches, limits, loaded.vocab_size)
-    with loaded.registry.checked_results():
+    with loaded.registry.checked_results(doing):
         dry_steps(step, device, limits, loaded.registry.row_samples())
     return Executor(
         step, device, limits, graphs=config.graphs, page_tables=config.verify_page_tables
@@ -270,8 +298,9 @@ class _Progress:
 
 
 @contextmanager
-def _phase(name: str, mailbox: Mailbox, advice: str) -> Iterator[None]:
+def _phase(mailbox: Mailbox, tell: Tell, name: str, advice: str) -> Iterator[None]:
     """Time a phase; out of memory says in which one, and the one thing to do."""
+    tell(name)
     mailbox.send(EngineLoading(name, 0, 0))
     started = time.monotonic()
     try:

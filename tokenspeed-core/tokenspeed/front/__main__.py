@@ -16,7 +16,9 @@ def main() -> None:
     from tokenspeed.front.server import serve
     from tokenspeed.observe.observers import load_observers
 
+    status.phase("load observers")
     with load_observers(plan.plugins) as observers:
+        status.phase("wait for the engine")
         uvloop.run(serve(plan.front, plan.ipc, observers, status.send))
 
 

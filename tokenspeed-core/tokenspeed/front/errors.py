@@ -9,6 +9,13 @@ from __future__ import annotations
 _SHOWN = 80
 
 
+class Amount(str):
+    """How many of what; shown as it is."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 class RequestError(Exception):
     """One request failed; the server goes on."""
 

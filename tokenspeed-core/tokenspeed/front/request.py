@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenspeed.front.errors import InvalidRequest
+from tokenspeed.front.errors import Amount, InvalidRequest
 from tokenspeed.messages import Sampling, Submit
 
 MAX_N = 64
@@ -195,7 +195,7 @@ def _prompt(tokens: Sequence[int], limits: Limits) -> NDArray[np.int32]:
     if len(tokens) + 1 > limits.max_model_len:
         raise InvalidRequest(
             "prompt",
-            f"{len(tokens)} tokens",
+            Amount(f"{len(tokens)} tokens"),
             f"at most {limits.max_model_len - 1} tokens: with 1 new token it would be "
             f"{len(tokens) + 1}, and the model's length is {limits.max_model_len}",
         )
@@ -222,7 +222,9 @@ def _stop_strings(stop: Sequence[str] | None) -> tuple[str, ...]:
         raise InvalidRequest("stop", stop, "a string or a list of strings")
     strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
     if len(strings) > MAX_STOP_STRINGS:
-        raise InvalidRequest("stop", f"{len(strings)} strings", f"at most {MAX_STOP_STRINGS}")
+        raise InvalidRequest(
+            "stop", Amount(f"{len(strings)} strings"), f"at most {MAX_STOP_STRINGS}"
+        )
     for string in strings:
         if not isinstance(string, str) or not 0 < len(string) <= MAX_STOP_STRING_LENGTH:
             raise InvalidRequest(
@@ -236,7 +238,9 @@ def _stop_token_ids(ids: Sequence[int] | None, vocab_size: int) -> tuple[int, ..
         raise InvalidRequest("stop_token_ids", ids, "a list of token ids")
     ids = tuple(ids or ())
     if len(ids) > MAX_STOP_TOKEN_IDS:
-        raise InvalidRequest("stop_token_ids", f"{len(ids)} ids", f"at most {MAX_STOP_TOKEN_IDS}")
+        raise InvalidRequest(
+            "stop_token_ids", Amount(f"{len(ids)} ids"), f"at most {MAX_STOP_TOKEN_IDS}"
+        )
     return tuple(_integer("stop_token_ids", id_, 0, vocab_size - 1) for id_ in ids)
 
 

@@ -13,19 +13,23 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pluggy
 from tokenspeed_sdk.contracts.manifest import TOKEN_IDS
 from tokenspeed_sdk.contracts.observer import HOOKS, ObserverHooks, TokensGenerated
 
 from tokenspeed.observe.delivery import Delivery
-from tokenspeed.plugins.activate import Active, activate, broken, call
-from tokenspeed.plugins.errors import did_you_mean
-from tokenspeed.plugins.wiring import Wired, check_wired
+from tokenspeed.plugins.discover.origin import mend
+from tokenspeed.plugins.errors import LoadError, did_you_mean
+from tokenspeed.plugins.load.activate import Active, activate, broken, call
+from tokenspeed.plugins.load.wiring import Wired, check_wired
+from tokenspeed.plugins.words import counted
 
 if TYPE_CHECKING:
     from tokenspeed_sdk.contracts.observer import Event
@@ -34,10 +38,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LOAD_SECONDS = 8.0
+"""For the import of an observer and its factory; the server does not start before."""
+
 CLOSE_SECONDS = 2.0
 """For all observers together, to take what is queued and to close."""
 
 _CLOSE = "close"
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
@@ -98,7 +106,36 @@ def read_observers(
     Args:
         needed: of which the error is raised; of the others it is kept.
     """
-    return activate(provisions, _Manager().read, needed)
+    read = _Manager().read
+    return activate(provisions, lambda planned: _in_time(planned, read), needed)
+
+
+def _in_time(planned: Planned, read: Callable[[Planned], ObserverCode]) -> ObserverCode:
+    """What ``read`` makes of it, or raises; LoadError when that takes longer than LOAD_SECONDS."""
+    answers: list[Callable[[], ObserverCode]] = []
+
+    def work() -> None:
+        try:
+            code = read(planned)
+            answers.append(lambda: code)
+        except BaseException as error:
+            answers.append(partial(_raise, error))
+
+    thread = threading.Thread(target=work, name=f"load {planned.name}", daemon=True)
+    thread.start()
+    thread.join(LOAD_SECONDS)
+    if not answers:
+        raise LoadError(
+            f'observer "{planned.name}" ({planned.value}) of {planned.owner} '
+            f"did not load within {LOAD_SECONDS:g} s",
+            where=f"its import, or its factory: entry point {planned.value}",
+            fix=f"deny it: --deny observer={planned.name}, or {mend(planned.distribution)}",
+        )
+    return answers[0]()
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
 
 
 def load_observers(plan: PluginPlan) -> Observers:
@@ -107,7 +144,7 @@ def load_observers(plan: PluginPlan) -> Observers:
     One that is broken is left out with a warning, unless the operator allowed it by name.
 
     Raises:
-        LoadError: code of one that was named raised.
+        LoadError: code of one that was named raised, or took too long.
         BrokenPromiseError: one that was named is no observer; the text names the method.
         NotWiredError: one has no hook.
     """
@@ -118,7 +155,7 @@ def load_observers(plan: PluginPlan) -> Observers:
     observers = {active.planned: active.value for active in found if active.value is not None}
     check_wired(
         observers,
-        [Wired(each, len(o.hooks), f"{len(o.hooks)} hooks") for each, o in observers.items()],
+        [Wired(each, len(o.hooks), counted(len(o.hooks), "hook")) for each, o in observers.items()],
     )
     deliveries = {
         planned: Delivery(planned.name, planned.owner, observer.hooks, observer.close)
@@ -152,6 +189,8 @@ class _Manager(pluggy.PluginManager):
         for name in dir(observer):
             if self.parse_hookimpl_opts(observer, name) is not None:
                 _check(planned, name, observer)
+            elif name in HOOKS and not inspect.isroutine(inspect.getattr_static(observer, name)):
+                raise broken(planned, f"has an attribute {name}, a hook's name, that is no method")
         try:
             self.register(observer, planned.name)
         except (pluggy.PluginValidationError, ValueError) as error:
@@ -162,7 +201,24 @@ class _Manager(pluggy.PluginManager):
             for hook in caller.get_hookimpls()
             if hook.plugin is observer
         }
-        return ObserverCode(hooks, getattr(observer, _CLOSE, None))
+        return ObserverCode(hooks, _close(planned, observer))
+
+
+def _close(planned: Planned, observer: Any) -> Callable[[], object] | None:
+    """What ends it, if it has one."""
+    close = getattr(observer, _CLOSE, None)
+    if close is None:
+        return None
+    if not callable(close):
+        raise broken(planned, f"has a close that cannot be called: {close!r}")
+    if any(lazy(close) for lazy in _LAZY):
+        raise broken(planned, "has a close that is async or a generator: a call runs none")
+    try:
+        inspect.signature(close).bind()
+    except TypeError as error:
+        given = f"close{inspect.signature(close)}"
+        raise broken(planned, f"has a {given}; it must be close()") from error
+    return cast("Callable[[], object]", close)
 
 
 def _check(planned: Planned, name: str, observer: Any) -> None:
@@ -175,6 +231,7 @@ def _check(planned: Planned, name: str, observer: Any) -> None:
         raise broken(planned, f"has a hook {name} that is async or a generator: a call runs none")
     if name in getattr(observer, "__dict__", ()):
         raise broken(planned, f"has a hook {name} that is no method of its class")
-    if [*inspect.signature(method).parameters] != ["event"]:
+    parameters = [*inspect.signature(method).parameters.values()]
+    if [p.name for p in parameters] != ["event"] or parameters[0].kind not in _POSITIONAL:
         given = f"{name}{inspect.signature(method)}"
         raise broken(planned, f"has a hook {given}; it must be {name}(event)")

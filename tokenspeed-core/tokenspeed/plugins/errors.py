@@ -8,6 +8,9 @@ import difflib
 import traceback
 from collections.abc import Iterable
 
+from tokenspeed.plugins.discover.origin import complain, reinstall
+from tokenspeed.plugins.load.whose_line import chain, whose_line
+
 
 class PluginError(Exception):
     """Base of all; ``str()`` is the whole message."""
@@ -88,12 +91,24 @@ class PlanMismatchError(PluginError):
     """A child process resolved its plugins differently from its parent."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A suggestion to put in front of an error's fix, or the list of what there is."""
+CLOSE = 0.75
+"""Share of letters that a misspelt name has in common with what was meant."""
+
+_FEW = 8
+
+
+def did_you_mean(name: str, known: Iterable[str], command: str = "") -> str:
+    """A suggestion to put in front of an error's fix, or the list of what there is.
+
+    Args:
+        command: that shows the list, if it is long.
+    """
     names = sorted(set(known))
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=CLOSE)
     if close:
         return f'did you mean "{close[0]}"?'
+    if command and len(names) > _FEW:
+        return f"see what there is: {command}"
     return f"there is: {', '.join(names)}" if names else "there is none"
 
 
@@ -112,45 +127,48 @@ def forget_frames(error: BaseException) -> None:
         cause = cause.__cause__ or cause.__context__
 
 
-def load_failed(error: BaseException, *, what: str, owner: str, distribution: str) -> LoadError:
-    """A LoadError for what a plugin's code raised. Raise it ``from error``."""
+def load_failed(
+    error: BaseException,
+    *,
+    what: str,
+    entry: str,
+    owner: str,
+    distribution: str,
+    verb: str = "load",
+) -> LoadError:
+    """A LoadError for what a plugin's code raised. Raise it ``from error``.
+
+    Args:
+        entry: value of the entry point, the place when no line of the plugin's ran.
+        verb: what it failed to do.
+    """
     causes = "\n  cause: ".join(_chain(error))
     return LoadError(
-        f"{what} of {owner} failed to load\n  cause: {causes}",
-        where=_deepest_frame(error),
+        f"{what} of {owner} failed to {verb}\n  cause: {causes}",
+        where=whose_line(error) or f"entry point {entry}",
         fix=_fix_for(error, distribution),
     )
 
 
 def _chain(error: BaseException) -> list[str]:
-    lines = []
-    cause: BaseException | None = error
-    while cause is not None:
-        lines.append("".join(traceback.format_exception_only(cause)).rstrip())
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return lines
+    return [_text(cause) for cause in chain(error)]
 
 
-def _root(error: BaseException) -> BaseException:
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return error if cause is None else _root(cause)
-
-
-def _deepest_frame(error: BaseException) -> str:
-    frames = traceback.extract_tb(_root(error).__traceback__)
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown"
+def _text(error: BaseException) -> str:
+    """Class, message and notes; without the line that a SyntaxError quotes, which is long."""
+    lines = traceback.format_exception_only(error)
+    if isinstance(error, SyntaxError):
+        lines = [line for line in lines if not line.startswith("  ")]
+    return "".join(lines).rstrip()
 
 
 def _fix_for(error: BaseException, distribution: str) -> str:
-    root = _root(error)
+    *_, root = chain(error)
     if isinstance(root, ModuleNotFoundError):
-        return (
-            f"run 'pip check', then install what {distribution} needs: "
-            f"pip install --force-reinstall {distribution}"
-        )
+        return f"run 'pip check', then install what {distribution} needs: {reinstall(distribution)}"
     if isinstance(root, OSError | ImportError) and ".so" in str(root):
         return (
             f"a native library does not load; install the build of {distribution} for this "
             f"machine's toolkit, or remove it: pip uninstall {distribution}"
         )
-    return f"report it to the authors of {distribution}, or remove it: pip uninstall {distribution}"
+    return complain(distribution)

@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from tokenspeed.plugins.activate import load_platform
-from tokenspeed.plugins.discovery import InstalledPlugin, discover
+from tokenspeed.plugins.choose.lists import Lists, gather
+from tokenspeed.plugins.choose.platforms import Probed
+from tokenspeed.plugins.choose.resolve import Choices, Resolution, resolve
+from tokenspeed.plugins.choose.usable import sort_out
+from tokenspeed.plugins.discover.discovery import InstalledPlugin, discover
 from tokenspeed.plugins.errors import PlanMismatchError
-from tokenspeed.plugins.lists import Lists, gather
+from tokenspeed.plugins.load.activate import load_platform
+from tokenspeed.plugins.load.probe import probe_platform
+from tokenspeed.plugins.load.probe_apart import probe_apart
 from tokenspeed.plugins.plan import PluginPlan
-from tokenspeed.plugins.platforms import Probed
-from tokenspeed.plugins.probe import probe_platform
-from tokenspeed.plugins.resolve import Choices, Resolution, resolve
-from tokenspeed.plugins.usable import sort_out
+
+AT_ONCE = 4
+"""Probes beside each other: most of their time is the start of an interpreter."""
 
 __all__ = ["discover", "load_platform", "probe", "prove", "resolve_installed"]
 
@@ -43,11 +48,20 @@ def resolve_installed(
     return resolve(plugins, probe(plugins, choices), choices)
 
 
-def probe(plugins: Sequence[InstalledPlugin], choices: Choices) -> tuple[Probed, ...]:
-    """Ask the named platform, or all, whether they can run here. Their code is light: no torch."""
+def probe(
+    plugins: Sequence[InstalledPlugin], choices: Choices, *, apart: bool = True
+) -> tuple[Probed, ...]:
+    """Ask the named platform, or all, whether they can run here. Their code is light: no torch.
+
+    Args:
+        apart: in processes of their own, for one may crash; False for one that answered before.
+    """
     usable = sort_out(plugins, choices.lists).provisions
     asked = [p for p in usable if p.contract == "platform" and choices.platform in (None, p.name)]
-    return tuple(probe_platform(planned) for planned in asked)
+    if not apart:
+        return tuple(map(probe_platform, asked))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return tuple(pool.map(probe_apart, asked))
 
 
 def prove(plan: PluginPlan) -> None:
@@ -66,4 +80,6 @@ def prove(plan: PluginPlan) -> None:
             fix="give parent and child the same environment (PYTHONPATH, virtual environment)",
         )
     choices = Choices(plan.platform, lists=plan.lists)
-    resolve(plugins, probe(plugins, choices), choices)  # its platform accepts here, too
+    resolve(
+        plugins, probe(plugins, choices, apart=False), choices
+    )  # its platform accepts here, too

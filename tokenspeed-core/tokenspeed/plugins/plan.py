@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tokenspeed.plugins.lists import Lists
+from tokenspeed.plugins.choose.lists import Lists
 
 
 class Planned(msgspec.Struct, frozen=True, order=True):

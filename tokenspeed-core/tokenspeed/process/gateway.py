@@ -69,7 +69,8 @@ def curl_line(config: GatewayConfig, model: str) -> str:
     """A command that talks to the server, to be pasted into a shell."""
     host = _reachable(config.host)
     address = f"[{host}]" if ":" in host else host
-    body = {"model": model, "messages": [{"role": "user", "content": "Hello"}]}
+    messages = [{"role": "user", "content": "Hello"}]
+    body = {"model": model, "messages": messages, "temperature": 0}
     parts = ["curl", f"http://{address}:{config.port}/v1/chat/completions"]
     parts += ["-H", shlex.quote("Content-Type: application/json")]
     if config.api_key is not None:

@@ -23,7 +23,6 @@ def main() -> None:
     os.set_inheritable(arguments.status_fd, False)
     with open(arguments.plan_fd, "rb") as file:
         gateway_arguments = json.load(file)
-    os.environ["NO_COLOR"] = "1"  # its log is shown as part of ours
     sys.argv = ["smg", "launch", *gateway_arguments]
     runpy.run_module("smg", run_name="__main__")
 

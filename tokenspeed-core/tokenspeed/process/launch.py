@@ -32,7 +32,7 @@ from tokenspeed.config import EngineConfig, FrontConfig
 from tokenspeed.plugins.plan import PluginPlan
 
 if TYPE_CHECKING:
-    from tokenspeed.plugins.resolve import Resolution
+    from tokenspeed.plugins.choose.resolve import Resolution
     from tokenspeed.process.spawn import Child
 
 _log = logging.getLogger(__name__)
@@ -75,8 +75,8 @@ def resolve_engine(engine: EngineConfig, architectures: Sequence[str] | None = N
     Args:
         architectures: of the model's config.json; given, a plugin for one of them must be there.
     """
+    from tokenspeed.plugins.choose.lists import gather
     from tokenspeed.plugins.host import resolve_installed
-    from tokenspeed.plugins.lists import gather
 
     return resolve_installed(
         platform=engine.platform,

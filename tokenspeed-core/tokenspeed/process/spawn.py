@@ -6,30 +6,44 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from types import TracebackType
 from typing import Any
 
+from tokenspeed.process.note import read_note
+
 _TAIL_LINES = 20
 _TAIL_BYTES = 8192
 _CHUNK = 65536
+_NOISE = "Extension modules:"  # faulthandler lists all that are loaded
+_STYLE = re.compile(rb"\x1b\[[0-9;]*m")
+"""The gateway colours its log wherever it goes, whatever NO_COLOR says."""
 
 
 class Child:
     """A started process. Use from the thread that started it."""
 
     def __init__(
-        self, name: str, process: subprocess.Popen[bytes], status_fd: int, output_fd: int | None
+        self,
+        name: str,
+        process: subprocess.Popen[bytes],
+        status_fd: int,
+        output_fd: int | None,
+        note_fd: int,
     ) -> None:
         self.name = name
         self.process = process
         self.pidfd = os.pidfd_open(process.pid)  # readable once the process has ended
         self.status_fd = status_fd  # non-blocking
         self.output_fd = output_fd  # non-blocking, or None when the child writes to our stderr
+        self.note_fd = note_fd  # a file of one line: what it is doing, if that may kill it
         self.ready: dict[str, Any] | None = None  # the "ready" event
+        self.phase = ""  # which part of its start it is in
         self.quiet = False  # whether captured output is only remembered
+        self._told_to_end = False
         self._unparsed = b""
         self._error: str | None = None
         self._tail = b""
@@ -43,12 +57,16 @@ class Child:
                 self.ready = event
             elif event["event"] == "failed" and self._error is None:
                 self._error = event["error"]
+            elif event["event"] == "phase":
+                self.phase = event["phase"]
+            elif event["event"] == "ending":
+                self._told_to_end = True
 
     def pump_output(self) -> None:
-        """Pass on what the child printed, and remember the end of it."""
+        """Pass on what the child printed, without colours, and remember the end of it."""
         if self.output_fd is None:
             return
-        output = _read_all(self.output_fd)
+        output = _STYLE.sub(b"", _read_all(self.output_fd))
         if not self.quiet:
             sys.stderr.buffer.write(output)
             sys.stderr.buffer.flush()
@@ -56,14 +74,17 @@ class Child:
 
     def tail(self) -> list[str]:
         """The last lines that were pumped."""
-        return self._tail.decode(errors="replace").splitlines()[-_TAIL_LINES:]
+        lines = self._tail.decode(errors="replace").splitlines()
+        told = [line for line in lines if line.strip() and not line.startswith(_NOISE)]
+        return told[-_TAIL_LINES:]
 
     def ended(self) -> bool:
         return self.process.poll() is not None
 
     def ended_in_order(self) -> bool:
-        """Whether it neither reported an error nor ended with one."""
-        return self._error is None and self.process.poll() in (None, 0)
+        """Whether it did as it was told: code of a plugin that calls exit(0) is a failure."""
+        code = self.process.poll()
+        return self._error is None and (code is None or (code == 0 and self._told_to_end))
 
     def failure(self) -> str | None:
         """Why the child ended or is about to end; None while it is well."""
@@ -74,10 +95,24 @@ class Child:
         if not ended:
             return None
         self.pump_output()
-        return "\n".join([_exit_text(self.process.returncode), *self.tail()])
+        return "\n".join([self._end(), *self.tail()])
+
+    def _end(self) -> str:
+        """How it ended; of one that was killed also what it was doing."""
+        code = self.process.returncode
+        doing = read_note(self.note_fd) if code < 0 else ""
+        if not doing and self.phase and self.ready is None:
+            return f"{_exit_text(code)} in its phase {self.phase!r}"
+        return _exit_text(code) + (f" while it ran {doing}" if doing else "")
+
+    def doing(self) -> str:
+        """What a child that is not ready does, as far as it said so."""
+        note = read_note(self.note_fd)
+        return note or self.phase or "loading Python"
 
     def terminate(self) -> None:
         """Ask it to end."""
+        self._told_to_end = True
         if not self.ended():
             self.process.terminate()
 
@@ -97,10 +132,10 @@ class Child:
 
     def close(self) -> None:
         """Release the descriptors of an ended child. Idempotent."""
-        for fd in (self.pidfd, self.status_fd, self.output_fd):
+        for fd in (self.pidfd, self.status_fd, self.output_fd, self.note_fd):
             if fd is not None and fd >= 0:
                 os.close(fd)
-        self.pidfd = self.status_fd = -1
+        self.pidfd = self.status_fd = self.note_fd = -1
         self.output_fd = None
 
     def __enter__(self) -> Child:
@@ -124,23 +159,25 @@ def spawn(
     process group, so that the terminal's Ctrl-C reaches the parent alone, which orders the end.
     """
     plan_fd = os.memfd_create(f"tokenspeed-{name}-plan")
+    note_fd = os.memfd_create(f"tokenspeed-{name}-note")
     status_fd, child_status_fd = os.pipe()
     try:
         os.write(plan_fd, plan)
         os.lseek(plan_fd, 0, os.SEEK_SET)
         command = [sys.executable, "-P", "-m", module, "--role", name, "--parent", str(os.getpid())]
         command += ["--plan-fd", str(plan_fd), "--status-fd", str(child_status_fd)]
-        command += ["--log-level", log_level]
+        command += ["--note-fd", str(note_fd), "--log-level", log_level]
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if capture else 2,  # stdout belongs to the parent's caller
             stderr=subprocess.STDOUT if capture else None,
-            pass_fds=(plan_fd, child_status_fd),
+            pass_fds=(plan_fd, child_status_fd, note_fd),
             process_group=0,
         )
     except BaseException:
         os.close(status_fd)
+        os.close(note_fd)
         raise
     finally:
         os.close(plan_fd)
@@ -151,7 +188,7 @@ def spawn(
         process.stdout.close()
         os.set_blocking(output_fd, False)
     os.set_blocking(status_fd, False)
-    return Child(name, process, status_fd, output_fd)
+    return Child(name, process, status_fd, output_fd, note_fd)
 
 
 def _read_all(fd: int) -> bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import selectors
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from tokenspeed.process.spawn import Child, spawn
 _STOP_GRACE = 5.0  # seconds that a child has to end once asked
 _AFTERMATH = 0.3  # seconds in which children that die of the same cause are still heard
 _READY_POLL = 0.05
+_REMINDER = 30.0  # seconds after which a start that still goes on is said
 _GATEWAY_PATIENCE = 60.0
 
 
@@ -86,6 +88,20 @@ class Supervisor:
             if any(child.failure() is not None for child in self.children):
                 raise ChildFailedError(self._root_cause())
 
+    def watch_start(self, last: Child) -> None:
+        """Watch until the last of the children is ready; say now and then what they all do."""
+        due = time.monotonic() + _REMINDER
+
+        def is_ready() -> bool:
+            nonlocal due
+            if last.ready is None and time.monotonic() >= due:
+                due += _REMINDER
+                doing = "; ".join(f"{child.name}: {child.doing()}" for child in self.children)
+                print(f"still starting: {doing}", file=sys.stderr, flush=True)
+            return last.ready is not None
+
+        self.watch(until=is_ready, poll=_REMINDER)
+
     def stop(self) -> None:
         """End the children, last started first; a further signal ends them at once."""
         asked = self._signals
@@ -139,8 +155,8 @@ class Supervisor:
     def _root_cause(self) -> str:
         """The text of the failure that the others follow from.
 
-        Several may have died by now. An error outweighs an orderly end, and who was started
-        earlier outweighs who stands on it.
+        Several may have died by now. An error, or an end that nobody asked for, outweighs an
+        orderly end, and who was started earlier outweighs who stands on it.
         """
         deadline = time.monotonic() + _AFTERMATH
         while (left := deadline - time.monotonic()) > 0:
@@ -177,7 +193,7 @@ def serve(
         with supervised(log_level) as supervisor:
             supervisor.start("engine", ENGINE, encoded)
             front = supervisor.start("front", FRONT, encoded)
-            supervisor.watch(until=lambda: front.ready is not None)
+            supervisor.watch_start(front)
             assert front.ready is not None
             arguments = gateway.gateway_arguments(http, front.ready["grpc_port"])
             door = supervisor.start(

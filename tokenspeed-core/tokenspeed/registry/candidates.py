@@ -4,20 +4,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite, Kernel
 from tokenspeed_sdk.contracts.probe import Accept, Decline, Verdict
 from tokenspeed_sdk.ops import Op
 
-from tokenspeed.plugins.activate import broken, call
-from tokenspeed.plugins.claims import REFERENCE
-from tokenspeed.plugins.errors import BrokenPromiseError, PluginError
+from tokenspeed.plugins.choose.decision import REFUSED
+from tokenspeed.plugins.discover.claims import REFERENCE
+from tokenspeed.plugins.discover.metadata import printable
+from tokenspeed.plugins.discover.origin import complain
+from tokenspeed.plugins.errors import BrokenPromiseError, LoadError, PluginError
+from tokenspeed.plugins.load.activate import broken, call
+from tokenspeed.plugins.load.plugin_code import as_failure
 from tokenspeed.plugins.plan import Planned, PluginPlan
 
 _KERNEL_METHODS = ("accept", "bind", "pack_weight")
+_SCORES = range(-(2**31), 2**31)
+_ADDRESS = re.compile(" at 0x[0-9a-f]+")
+
+
+class NoKernelError(LookupError):
+    """Nothing serves a call site; ``str()`` is every refusal, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -94,38 +106,62 @@ def read_kernels(planned: Planned) -> tuple[Kernel, ...]:
             )
     offered = sorted(f"{kernel.op}:{kernel.name}" for kernel in provided)
     if offered != sorted(planned.claims):
-        differing = ", ".join(sorted(set(offered) ^ set(planned.claims))) or "one of them twice"
-        raise broken(planned, f"offers other kernels than its manifest claims: {differing}")
+        returned = ", ".join(offered) or "nothing"
+        raise broken(
+            planned,
+            "offers other kernels than it claims: its manifest claims "
+            f"{', '.join(sorted(planned.claims)) or 'nothing'}; "
+            f"{planned.value.rpartition(':')[2]}() returns {returned}",
+        )
     return tuple(provided)
 
 
 def judge(candidate: Candidate, site: CallSite) -> Judged:
     """Ask a candidate. What it raises is fatal if it is needed, else the reason against it."""
     if isinstance(candidate.kernel, PluginError):
-        return Judged(candidate, None, f"failed: {candidate.kernel.reason}")
+        ran = isinstance(candidate.kernel, LoadError | BrokenPromiseError)
+        return Judged(candidate, None, f"{'failed' if ran else REFUSED}: {candidate.kernel.reason}")
     try:
-        verdict = candidate.kernel.accept(site)
-        if isinstance(verdict, Decline):
-            return Judged(candidate, None, f"declined: {verdict.why}")
-        if not isinstance(verdict, Accept) or not isinstance(verdict.score, int):
-            wanted = "an Accept with an integer score or a Decline"
+        verdict = candidate.kernel.accept(own(site))
+        if not _is_verdict(verdict):
+            wanted = "an Accept with an integer score of 32 bits and a text, or a Decline with one"
             raise broken_kernel(candidate, site, "accept", verdict, wanted)
-    except Exception as error:
+    except BaseException as error:
         return unfit(candidate, site, error)
-    return Judged(candidate, verdict.score, verdict.why)
+    if isinstance(verdict, Decline):
+        return Judged(candidate, None, f"declined: {printable(verdict.why)}")
+    return Judged(candidate, verdict.score, printable(verdict.why))
 
 
-def unfit(candidate: Candidate, site: CallSite, error: Exception) -> Judged:
+def own(site: CallSite) -> CallSite:
+    """The site with traits that nobody can change for others."""
+    return replace(site, traits=MappingProxyType(dict(site.traits)))
+
+
+def _is_verdict(verdict: object) -> bool:
+    if isinstance(verdict, Accept) and not (
+        type(verdict.score) is int and verdict.score in _SCORES
+    ):
+        return False
+    return isinstance(verdict, Accept | Decline) and isinstance(verdict.why, str)
+
+
+def unfit(candidate: Candidate, site: CallSite, raised: BaseException) -> Judged:
     """A kernel that raised does not serve the site. Raises the error if the launch needs it."""
+    who = whose(candidate.name, candidate.owner, site)
+    error = as_failure(raised, who)
     if not isinstance(error, PluginError):
-        error.add_note(
-            f"kernel {candidate.name} of {candidate.owner} for {site.op} at {site.layer}"
-        )
+        error.add_note(who)
     if candidate.needed:
         raise error
-    text = f"{type(error).__name__}: {error}"
+    text = printable(f"{type(error).__name__}: {error}")
     reason = error.reason if isinstance(error, PluginError) else text
     return Judged(candidate, None, f"failed: {reason}", error)
+
+
+def whose(kernel: str, owner: str, site: CallSite) -> str:
+    """Which kernel of whom, and where it is called."""
+    return f"kernel {kernel} of {owner} for {site.op} at {site.layer}"
 
 
 def broken_kernel(
@@ -134,11 +170,20 @@ def broken_kernel(
     """The error that says whose kernel does not answer as the contract says."""
     distribution = candidate.owner.split(maxsplit=1)[0]
     return BrokenPromiseError(
-        f"{candidate.owner} has a kernel whose {method} returned {answer!r} instead of {wanted}",
-        where=f"kernel {candidate.name} for {site.op} at {site.layer}",
-        fix=f"report it to the authors of {distribution}, or remove it: "
-        f"pip uninstall {distribution}",
+        f"{candidate.owner} has a kernel whose {method} returned {_shown(answer)} "
+        f"instead of {wanted}",
+        where=whose(candidate.name, candidate.owner, site),
+        fix=complain(distribution),
     )
+
+
+def _shown(answer: object) -> str:
+    """Printed, the same for every site, and not too long."""
+    try:
+        text = repr(answer)
+    except Exception as error:  # such as a number of too many digits
+        text = f"a {type(answer).__name__} that cannot be printed: {error}"
+    return printable(_ADDRESS.sub("", text)[:200])
 
 
 def rank(judged: Judged) -> tuple[bool, int, str]:
@@ -155,8 +200,8 @@ def why_not(judged: Judged, pin: str | None) -> str:
     return f"{law}; score {judged.score}: {judged.reason}"
 
 
-def no_kernel(site: CallSite, judged: Sequence[Judged], pin: str | None) -> str:
-    """The text of the error when nothing serves a site: every refusal."""
+def no_kernel(site: CallSite, judged: Sequence[Judged], pin: str | None) -> NoKernelError:
+    """The error when nothing serves a site."""
     subject = f'the pinned kernel "{pin}" does not serve' if pin else "no kernel serves"
     traits = ", ".join(f"{name}={value}" for name, value in site.traits.items())
     lines = [f"{subject} {site.op} at {site.layer} ({site.dtype}; {traits})"]
@@ -164,4 +209,8 @@ def no_kernel(site: CallSite, judged: Sequence[Judged], pin: str | None) -> str:
         lines.append(f"{j.candidate.name} of {j.candidate.owner}: {why_not(j, pin)}")
     if not judged:
         lines.append("no plugin and no public op has this name")
-    return "\n  ".join(lines)
+    if pin:
+        lines.append(
+            f"to do: take another kernel (--pin {site.op}=reference), or leave it unpinned"
+        )
+    return NoKernelError("\n  ".join(lines))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,12 +31,14 @@ from tokenspeed_sdk.contracts.kernel import (
 from tokenspeed_sdk.ops import OPS
 
 from tokenspeed.messages import KernelChoice
-from tokenspeed.plugins.activate import activate
-from tokenspeed.plugins.claims import REFERENCE
-from tokenspeed.plugins.decision import REFUSED, Decision, RunnerUp
+from tokenspeed.plugins.choose.decision import REFUSED, Decision, RunnerUp
+from tokenspeed.plugins.choose.usable import Refused
+from tokenspeed.plugins.discover.claims import REFERENCE
 from tokenspeed.plugins.errors import PluginError, UnknownNameError, did_you_mean
-from tokenspeed.plugins.plan import Planned, PluginPlan
-from tokenspeed.plugins.wiring import Wired, check_wired
+from tokenspeed.plugins.load.activate import activate
+from tokenspeed.plugins.load.wiring import Wired, check_wired
+from tokenspeed.plugins.plan import Planned, PluginPlan, platform_devices
+from tokenspeed.plugins.words import counted
 from tokenspeed.registry import by_rows
 from tokenspeed.registry.candidates import (
     Candidate,
@@ -46,12 +48,13 @@ from tokenspeed.registry.candidates import (
     is_needed,
     judge,
     no_kernel,
+    own,
     rank,
     read_kernels,
     unfit,
     why_not,
 )
-from tokenspeed.registry.guard import ResultChecks, guard
+from tokenspeed.registry.guard import ResultChecks, guard, guard_packing
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +79,7 @@ class _Part:
     site: CallSite
     chosen: Judged
     judged: tuple[Judged, ...]
-    rows: str = ""
+    buckets: tuple[by_rows.RowRange, ...]
 
     @property
     def name(self) -> str:
@@ -88,6 +91,10 @@ class _Part:
         kernel = self.chosen.candidate.kernel
         assert not isinstance(kernel, PluginError)
         return kernel
+
+    @property
+    def packing(self) -> Callable[[Any], Any]:
+        return guard_packing(self.chosen.candidate, own(self.site))
 
 
 class _Unfit(Exception):  # noqa: N818  # not an error: the next best is asked
@@ -106,12 +113,24 @@ class KernelRegistry:
         refused: a row for every plugin that is left out because it is broken.
     """
 
-    def __init__(self, plan: PluginPlan, pins: Mapping[str, str]) -> None:
-        """PluginError: a plugin that the launch stands on is broken."""
+    def __init__(
+        self,
+        plan: PluginPlan,
+        pins: Mapping[str, str],
+        refused: Iterable[Refused] = (),
+        *,
+        check_results: bool = False,
+    ) -> None:
+        """PluginError: a plugin that the launch stands on is broken.
+
+        Args:
+            refused: plugins that are in no plan; their claims are shown with the reasons.
+            check_results: as if everything happened inside ``checked_results``; slow.
+        """
         self.bound: list[BoundSite] = []
         self.refused: list[Decision] = []
         self._pins = dict(pins)
-        self._checks = ResultChecks()
+        self._checks = ResultChecks(check_results)
         self._warned: set[tuple[str, str]] = set()
         self._providers: list[tuple[Planned, frozenset[str]]] = []
         self._candidates: dict[str, list[Candidate]] = {
@@ -127,9 +146,14 @@ class KernelRegistry:
             self._providers.append((active.planned, frozenset(k.op for k in kernels)))
             for k in kernels:
                 self._add(k.op, Candidate(k.name, active.planned.owner, k, needed(active.planned)))
+        devices = platform_devices(plan.platform, plan.provisions)
+        for plugin, error in ((each.plugin, each.error) for each in refused):
+            for planned in plugin.provisions:
+                if planned.contract == "kernel" and planned.fits(devices):
+                    self._add_failed(planned, error)
 
     def bind(self, site: CallSite) -> Binding:
-        """The kernel for a site. LookupError names the op, the site and every refusal."""
+        """The kernel for a site. NoKernelError names the op, the site and every refusal."""
         ruled_out: dict[str, Judged] = {}
         while True:
             try:
@@ -137,9 +161,15 @@ class KernelRegistry:
             except _Unfit as failed:  # each round rules one out, so this ends
                 ruled_out[failed.judged.candidate.name] = failed.judged
 
-    def checked_results(self) -> AbstractContextManager[None]:
-        """Inside, a kernel whose result has another shape, dtype or device raises, naming it."""
-        return self._checks.on()
+    def checked_results(
+        self, doing: Callable[[str], None] = lambda what: None
+    ) -> AbstractContextManager[None]:
+        """Inside, a kernel whose result has another shape, dtype or device raises, naming it.
+
+        Args:
+            doing: hears whose kernel will run, before each call, and "" at the end.
+        """
+        return self._checks.on(doing)
 
     def row_samples(self) -> tuple[int, ...]:
         """Numbers of rows that together call every kernel that was chosen."""
@@ -163,7 +193,7 @@ class KernelRegistry:
         found = []
         for planned, ops in self._providers:
             sites = sum(chosen[planned.owner, op] for op in ops)
-            what = f"candidate for {len(ops)} ops, chosen at {sites} sites"
+            what = f"candidate for {counted(len(ops), 'op')}, chosen at {counted(sites, 'site')}"
             found.append(Wired(planned, len(ops), what))
         return found
 
@@ -176,7 +206,7 @@ class KernelRegistry:
         count = Counter(
             (b.site.op, d.chosen, d.owner, b.site.dtype, b.site.role)
             for b in self.bound
-            for d in dict.fromkeys(b.decisions)
+            for d in {(d.chosen, d.owner): d for d in b.decisions}.values()
         )
         return [KernelChoice(*key, sites=sites) for key, sites in sorted(count.items())]
 
@@ -199,28 +229,46 @@ class KernelRegistry:
         self._candidates.setdefault(op, []).append(candidate)
 
     def _add_refused(self, planned: Planned, error: PluginError) -> None:
-        """Its kernels stay in sight, each with the reason against it."""
         role = f"{planned.contract} {planned.name}"
         self.refused.append(Decision(role, REFUSED, planned.owner, error.reason))
+        self._add_failed(planned, error)
+
+    def _add_failed(self, planned: Planned, error: PluginError) -> None:
+        """Its kernels stay in sight, each with the reason against it."""
         for claim in planned.claims:
             op, _, name = claim.rpartition(":")
             self._add(op, Candidate(name, planned.owner, error, needed=False))
 
     def _bind(self, site: CallSite, ruled_out: Mapping[str, Judged]) -> Binding:
         ranges = by_rows.buckets(site.rows)
-        parts = [self._choose(replace(site, rows=rows), ruled_out) for rows in ranges]
-        names = list(dict.fromkeys(part.name for part in parts))
-        if len(names) > 1:
-            merged = [_merge([part for part in parts if part.name == name]) for name in names]
-            calls = [self._bind_part(part) for part in merged]
-            if not any(isinstance(call, PlannedKernel) for call in calls):
-                self._note(site, merged)
-                return _by_rows(parts, names, merged, calls)
+        chosen = [self._choose(replace(site, rows=rows), ruled_out) for rows in ranges]
+        parts = [
+            part
+            for name in dict.fromkeys(part.name for part in chosen)
+            for run in _runs(chosen, name)
+            for part in self._merge(run)
+        ]
+        calls = [self._bind_part(part) for part in parts]
+        if len(parts) > 1 and any(isinstance(call, PlannedKernel) for call in calls):
             parts = [self._choose(site, ruled_out)]  # one that plans serves all numbers of rows
-        whole = replace(parts[0], site=site)
-        call = self._bind_part(whole)
-        self._note(site, [whole])
-        return Binding(whole.name, call, partial(whole.kernel.pack_weight, site))
+            calls = [self._bind_part(parts[0])]
+        self._note(site, parts)
+        if len(parts) > 1:
+            return _by_rows(ranges, parts, calls)
+        return Binding(parts[0].name, calls[0], parts[0].packing)
+
+    def _merge(self, run: Sequence[_Part]) -> Sequence[_Part]:
+        """The buckets as one part, if the kernel takes them together, so that it is bound once."""
+        first = run[0]
+        if len(run) == 1:
+            return run
+        rows = by_rows.hull([part.site.rows for part in run])
+        site = replace(first.site, rows=rows)
+        together = judge(first.chosen.candidate, site)
+        self._warn(site, together)
+        if together.score is None:
+            return run
+        return [replace(first, site=site, buckets=tuple(part.site.rows for part in run))]
 
     def _choose(self, site: CallSite, ruled_out: Mapping[str, Judged]) -> _Part:
         pin = self._pins.get(site.op)
@@ -232,16 +280,16 @@ class KernelRegistry:
             self._warn(site, j)
         fit = [j for j in judged if j.score is not None and pin in (None, j.candidate.name)]
         if not fit:
-            raise LookupError(no_kernel(site, judged, pin))
-        return _Part(site, min(fit, key=rank), judged)
+            raise no_kernel(site, judged, pin)
+        return _Part(site, min(fit, key=rank), judged, (site.rows,))
 
     def _bind_part(self, part: _Part) -> BoundKernel:
         candidate, site = part.chosen.candidate, part.site
         try:
-            call = part.kernel.bind(site)
+            call = part.kernel.bind(own(site))
             if not callable(call):
                 raise broken_kernel(candidate, site, "bind", call, "a callable")
-        except Exception as error:
+        except BaseException as error:
             raise _Unfit(unfit(candidate, site, error)) from error
         return guard(call, site, candidate.name, candidate.owner, self._checks)
 
@@ -255,32 +303,32 @@ class KernelRegistry:
 
     def _note(self, site: CallSite, parts: Sequence[_Part]) -> None:
         pin = self._pins.get(site.op)
-        self.bound.append(BoundSite(site, tuple(_decide(part, pin) for part in parts)))
+        named = [replace(part, buckets=()) for part in parts] if len(parts) == 1 else parts
+        self.bound.append(BoundSite(site, tuple(_decide(part, pin) for part in named)))
 
 
-def _merge(parts: Sequence[_Part]) -> _Part:
-    """One kernel's buckets as one part, bound for the rows from the first to the last of them."""
-    rows = by_rows.hull([part.site.rows for part in parts])
-    label = ", ".join(by_rows.text(part.site.rows) for part in parts)
-    return replace(parts[0], site=replace(parts[0].site, rows=rows), rows=label)
+def _runs(parts: Sequence[_Part], name: str) -> list[list[_Part]]:
+    """The buckets that a kernel won, apart where it declined one that lies between."""
+    runs: list[list[_Part]] = [[]]
+    for part in parts:
+        if part.name == name:
+            runs[-1].append(part)
+        elif runs[-1] and not any(
+            j.candidate.name == name and j.score is not None for j in part.judged
+        ):
+            runs.append([])
+    return [run for run in runs if run]
 
 
 def _by_rows(
-    parts: Sequence[_Part],
-    names: Sequence[str],
-    merged: Sequence[_Part],
-    calls: Sequence[BoundKernel],
+    ranges: Sequence[by_rows.RowRange], parts: Sequence[_Part], calls: Sequence[BoundKernel]
 ) -> Binding:
-    limits = [part.site.rows[1] for part in parts]
-    packers = [partial(part.kernel.pack_weight, part.site) for part in merged]
+    limits = [limit for _, limit in ranges if limit is not None]
+    places = {bucket: place for place, part in enumerate(parts) for bucket in part.buckets}
     return Binding(
-        kernel="+".join(names),
-        call=by_rows.dispatch(
-            [limit for limit in limits if limit is not None],
-            [names.index(part.name) for part in parts],
-            calls,
-        ),
-        pack_weight=by_rows.pack_for_all(packers),
+        kernel="+".join(dict.fromkeys(part.name for part in parts)),
+        call=by_rows.dispatch(limits, [places[bucket] for bucket in ranges], calls),
+        pack_weight=by_rows.pack_for_all([part.packing for part in parts]),
     )
 
 
@@ -295,5 +343,5 @@ def _decide(part: _Part, pin: str | None) -> Decision:
         runners_up=tuple(
             RunnerUp(j.candidate.name, j.candidate.owner, why_not(j, pin)) for j in others
         ),
-        rows=part.rows,
+        rows=", ".join(by_rows.text(rows) for rows in part.buckets),
     )

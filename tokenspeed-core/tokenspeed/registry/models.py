@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from tokenspeed_sdk.contracts.model import ModelEntry
 
-from tokenspeed.plugins.activate import broken, load, read_one
-from tokenspeed.plugins.architecture import find_holder
+from tokenspeed.plugins.choose.architecture import find_holder
+from tokenspeed.plugins.load.activate import broken, load, read_one
 from tokenspeed.plugins.plan import Planned, PluginPlan
 
 

@@ -82,11 +82,25 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class PrefillPlan:
-    """A planned FlashInfer wrapper, and how many tokens its rows have."""
+class Plan:
+    """A planned FlashInfer wrapper, and how many tokens its rows have.
+
+    Without a query that sees a key there is no wrapper: FlashInfer divides by the number of rows,
+    and describes the queries to hardware that takes no empty tensor.
+    """
 
     wrapper: Any
     tokens: int
+
+    def run(self, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) -> torch.Tensor:
+        """Zeros for tokens behind the last row."""
+        out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+        if self.wrapper is not None:
+            self.wrapper.run(q[: self.tokens], (k_cache, v_cache), out=out[: self.tokens])
+        return out
+
+
+NOTHING = Plan(None, 0)
 
 
 class FlashInferPrefill:
@@ -97,9 +111,11 @@ class FlashInferPrefill:
         self._geometry = geometry
         load_flashinfer()
 
-    def plan(self, step: HostStep, scale: float) -> PrefillPlan:
+    def plan(self, step: HostStep, scale: float) -> Plan:
         """What all layers of a step run with. Costs 0.1 to 0.4 ms of host time."""
-        g = self._geometry
+        g, tokens = self._geometry, int(step.query_start[-1])
+        if not tokens:
+            return NOTHING
         wrapper = next_wrapper(_prefill_wrapper, g, step.page_table)
         pages = flatten_pages(step, g.page_size)
         wrapper.plan(
@@ -107,7 +123,7 @@ class FlashInferPrefill:
             g.heads, g.kv_heads, g.head_dim, g.page_size, causal=True, sm_scale=scale,
             window_left=g.window_left, q_data_type=g.dtype, kv_data_type=g.dtype,
         )  # fmt: skip
-        return PrefillPlan(wrapper, int(step.query_start[-1]))
+        return Plan(wrapper, tokens)
 
     def __call__(
         self,
@@ -120,15 +136,12 @@ class FlashInferPrefill:
         kv_len: torch.Tensor,
         scale: float,
         *,
-        plan: PrefillPlan | None = None,
+        plan: Plan | None = None,
     ) -> torch.Tensor:
         if plan is None:
             step = HostStep(query_start.cpu(), kv_len.cpu(), page_table, row_slot)
             plan = self.plan(step, scale)
-        out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
-        used = plan.tokens  # the tokens behind the last row stay zero
-        plan.wrapper.run(q[:used], (k_cache, v_cache), out=out[:used])
-        return out
+        return plan.run(q, k_cache, v_cache)
 
 
 class FlashInferDecode:
@@ -139,9 +152,11 @@ class FlashInferDecode:
         self._geometry = geometry
         load_flashinfer()
 
-    def plan(self, step: HostStep, scale: float) -> Any:
-        """A wrapper that is ready to run the step. Costs 0.1 to 0.4 ms of host time."""
+    def plan(self, step: HostStep, scale: float) -> Plan:
+        """What all layers of a step run with. Costs 0.1 to 0.4 ms of host time."""
         g = self._geometry
+        if not step.kv_len.any():
+            return NOTHING
         wrapper = next_wrapper(_decode_wrapper, g, step.page_table)
         pages = flatten_pages(step, g.page_size)
         wrapper.plan(
@@ -149,7 +164,7 @@ class FlashInferDecode:
             g.heads, g.kv_heads, g.head_dim, g.page_size, sm_scale=scale,
             window_left=g.window_left, q_data_type=g.dtype, kv_data_type=g.dtype,
         )  # fmt: skip
-        return wrapper
+        return Plan(wrapper, len(step.kv_len))
 
     def __call__(
         self,
@@ -161,14 +176,12 @@ class FlashInferDecode:
         kv_len: torch.Tensor,
         scale: float,
         *,
-        plan: Any = None,
+        plan: Plan | None = None,
     ) -> torch.Tensor:
         if plan is None:
             starts = torch.arange(len(kv_len) + 1, dtype=torch.int32)
             plan = self.plan(HostStep(starts, kv_len.cpu(), page_table, row_slot), scale)
-        out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
-        plan.run(q, (k_cache, v_cache), out=out)
-        return out
+        return plan.run(q, k_cache, v_cache)
 
 
 def _prefill_wrapper(geometry: Geometry, device: torch.device) -> Any:

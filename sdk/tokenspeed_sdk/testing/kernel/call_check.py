@@ -4,19 +4,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import torch
 
-from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite, HostStep, Kernel, PlannedKernel
+from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite, HostStep, PlannedKernel
 from tokenspeed_sdk.ops import OPS
 from tokenspeed_sdk.testing.kernel.cases import Call, Facts
-from tokenspeed_sdk.testing.kernel.memory import FreshMemory, Watch, address, bits
-
-FEW_ROWS = 4
-"""Cases of fewer are called twice: each grid has some, and they are quick."""
+from tokenspeed_sdk.testing.kernel.memory import FreshMemory, Watch, bits
 
 LONE = 4
 """An element may be off by so many bounds of itself and of their root mean square: the norm of many
@@ -47,29 +45,17 @@ class CallCheck:
         keywords = {name: site.traits[name] for name in op.keywords}
         self._result = op.reference(*self._wanted, **keywords)
 
-    def run(self, kernel: Kernel) -> None:
-        """One call; of a few rows also a second, which must not disturb the result of the first."""
-        bound, args = kernel.bind(self._site), list(self._call.args)
-        if self._facts.weight is not None:
-            with FreshMemory():
-                plain = args[self._facts.weight]
-                args[self._facts.weight] = kernel.pack_weight(self._site, plain)
-        first = self._once(bound, args)
-        few = self._site.rows[0] < FEW_ROWS
-        if self.problems or not few or not isinstance(first, torch.Tensor):
-            return
-        held = first.clone()
-        self._watch.restore()
-        second = self._once(bound, args)
-        if not self.problems and not bits(first).equal(bits(held)):
-            self.problems.append("a second call writes into the result of the first")
-        elif address(second) == address(first) != 0:
-            self.problems.append("two calls return the same memory")
-
-    def _once(self, bound: BoundKernel, args: Sequence[Any]) -> Any:
+    def run(self, bound: BoundKernel, args: Sequence[Any]) -> Any:
+        """Call it; ``args`` are those of the call, the weight packed. Returns what it returned."""
         fresh = FreshMemory()
-        with fresh:
-            out = _invoke(bound, self._site.op, args)
+        try:
+            with fresh:
+                out = _invoke(bound, self._site.op, args)
+        except TypeError as error:
+            if _takes(bound, args):
+                raise
+            self.problems.append(_arity_problem(self._site.op, args, error))
+            return None
         if fresh.overrun():
             self.problems.append("writes past the end of memory that it allocated")
         self._compare_result(out)
@@ -168,6 +154,25 @@ def _where(wrong: torch.Tensor) -> str:
     found: list[int] = rows.nonzero().flatten().tolist()
     more = ", ..." if len(found) > 5 else ""
     return f" (rows {', '.join(map(str, found[:5]))}{more} of {len(rows)})" if found else ""
+
+
+def _takes(bound: BoundKernel, args: Sequence[Any]) -> bool:
+    """Whether the callable has parameters for these arguments, or does not tell."""
+    try:
+        signature = inspect.signature(bound)
+    except (TypeError, ValueError):  # code of another language may have none
+        return True
+    keywords: dict[str, Any] = {"plan": None} if isinstance(bound, PlannedKernel) else {}
+    try:
+        signature.bind(*args, **keywords)
+    except TypeError:
+        return False
+    return True
+
+
+def _arity_problem(op: str, args: Sequence[Any], error: TypeError) -> str:
+    names = ", ".join(parameter.name for parameter in OPS[op].parameters[: len(args)])
+    return f"the op passes {len(args)} arguments: {names}; the kernel takes others: {error}"
 
 
 def _invoke(bound: BoundKernel, op: str, args: Sequence[Any]) -> Any:

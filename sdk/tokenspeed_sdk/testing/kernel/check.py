@@ -1,21 +1,30 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""One kernel in one case against the reference of its op."""
+"""One kernel in one case, or in several of one site, against the reference of its op."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from tokenspeed_sdk.contracts.kernel import CallSite, Kernel
 from tokenspeed_sdk.contracts.platform import Capabilities
-from tokenspeed_sdk.contracts.probe import Decline
+from tokenspeed_sdk.contracts.probe import Accept, Decline
 from tokenspeed_sdk.ops import OPS
-from tokenspeed_sdk.testing.kernel.call_check import CallCheck
-from tokenspeed_sdk.testing.kernel.cases import FACTS, Case, Inputs
+from tokenspeed_sdk.testing.kernel.binding import BindingCheck
+from tokenspeed_sdk.testing.kernel.cases import FACTS, Case
+from tokenspeed_sdk.testing.kernel.steps import (
+    ROW_RANGES,
+    RowRange,
+    Step,
+    repeated,
+    rows_around,
+    up_and_down,
+)
 from tokenspeed_sdk.testing.platform.fakes import CPU, H100
 
 Bounds = Mapping[str, Mapping[str, float]]
@@ -60,6 +69,8 @@ def check_kernel(
 ) -> Report:
     """Call a kernel and compare all that it may and may not do with the reference.
 
+    A case of few rows is called again with other values.
+
     Args:
         dtype: of the site and the activations.
         device: torch device on which the tensors live.
@@ -71,16 +82,67 @@ def check_kernel(
         Exception: whatever the kernel raises.
     """
     site = site_of(case, dtype, capabilities or default_capabilities(device))
-    label = (f"{kernel.op}:{kernel.name}", case.name, dtype)
+    report = partial(Report, f"{kernel.op}:{kernel.name}", case.name, dtype)
     verdict = kernel.accept(site)
     if isinstance(verdict, Decline):
-        return Report(*label, declined=verdict.why)
-    facts = FACTS[case.op]
-    bound = _bound(facts.bounds, (bounds or {}).get(case.op, {}), dtype, case.op)
-    call = case.make(Inputs(zlib.crc32(repr(label[1:]).encode()), getattr(torch, dtype), device))
-    check = CallCheck(site, facts, bound, call)
-    check.run(kernel)
-    return Report(*label, check.error, check.bound, problems=tuple(check.problems))
+        return report(declined=verdict.why)
+    check = _called(kernel, site, repeated(case), device, bounds)
+    return report(check.error, check.bound, problems=tuple(check.problems))
+
+
+def check_binding(
+    kernel: Kernel,
+    cases: Sequence[Case],
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    capabilities: Capabilities | None = None,
+    bounds: Bounds | None = None,
+) -> Report:
+    """Bind a kernel once and call it as a server does: more rows, fewer, more again, other values.
+
+    The last call comes from another thread. The site has all the rows that the kernel accepts.
+
+    Args:
+        cases: of one op and equal traits.
+
+    Raises:
+        ValueError, Exception: as ``check_kernel``.
+    """
+    known = capabilities or default_capabilities(device)
+    report = partial(Report, f"{kernel.op}:{kernel.name}", binding_name(cases), dtype)
+    asked = [site_of(cases[0], dtype, known, rows) for rows in ROW_RANGES]
+    verdicts = [kernel.accept(site) for site in asked]
+    served = [s.rows for s, said in zip(asked, verdicts, strict=True) if isinstance(said, Accept)]
+    if not (steps := up_and_down(case for case in cases if rows_around(case.rows) in served)):
+        return report(declined=verdicts[0].why)
+    site = site_of(cases[0], dtype, known, (served[0][0], served[-1][1]))
+    check = _called(kernel, site, steps, device, bounds)
+    return report(check.error, check.bound, problems=tuple(check.problems))
+
+
+def binding_name(cases: Sequence[Case]) -> str:
+    """How a check of one binding is called: by its case with the most rows."""
+    return f"one_binding-{max(cases, key=lambda case: case.rows).name}"
+
+
+def _called(
+    kernel: Kernel, site: CallSite, steps: Sequence[Step], device: str, bounds: Bounds | None
+) -> BindingCheck:
+    """One bound kernel after some calls; after the first wrong one there is no other."""
+    facts = FACTS[site.op]
+    bound = _bound(facts.bounds, (bounds or {}).get(site.op, {}), site.dtype, site.op)
+    check = BindingCheck(kernel, site, facts, bound)
+    for step in steps:
+        call = step.make(site.dtype, device)
+        if step.thread:
+            with ThreadPoolExecutor(1) as other:
+                other.submit(check.run, call, f"{step.case.name} from another thread").result()
+        else:
+            check.run(call, step.case.name)
+        if check.problems:
+            break
+    return check
 
 
 def _bound(own: Mapping[str, float], given: Mapping[str, float], dtype: str, op: str) -> float:
@@ -92,10 +154,16 @@ def _bound(own: Mapping[str, float], given: Mapping[str, float], dtype: str, op:
     return known[dtype]
 
 
-def site_of(case: Case, dtype: str, capabilities: Capabilities) -> CallSite:
-    """The call site of a case. ValueError unless it states exactly the traits of its op."""
-    rows = (case.rows, case.rows)
-    site = CallSite(case.op, f"test.{case.name}", dtype, capabilities, case.traits, rows=rows)
+def site_of(
+    case: Case, dtype: str, capabilities: Capabilities, rows: RowRange | None = None
+) -> CallSite:
+    """The call site of a case, for the engine's range around its rows or another one.
+
+    Raises:
+        ValueError: it does not state exactly the traits of its op.
+    """
+    layer, asked = f"test.{case.name}", rows or rows_around(case.rows)
+    site = CallSite(case.op, layer, dtype, capabilities, case.traits, rows=asked)
     OPS[case.op].check_site(site)
     return site
 

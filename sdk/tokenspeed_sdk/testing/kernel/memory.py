@@ -47,17 +47,12 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Watch:
-    """Remembers the storages behind some tensors, to compare and to restore them."""
+    """Remembers the storages behind some tensors, to compare them."""
 
     def __init__(self, args: Sequence[Any]) -> None:
         storages = {address(tensor): whole(tensor) for tensor in tensors_of(args)}
         storages.pop(0, None)
         self._held = {where: (now, now.clone()) for where, now in storages.items()}
-
-    def restore(self) -> None:
-        """Everything as it was."""
-        for now, before in self._held.values():
-            now.copy_(before)
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies in watched memory."""

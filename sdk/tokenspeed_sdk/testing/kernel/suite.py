@@ -16,7 +16,16 @@ from tokenspeed_sdk.contracts.platform import Capabilities
 from tokenspeed_sdk.contracts.probe import Accept, Decline
 from tokenspeed_sdk.ops import OPS
 from tokenspeed_sdk.testing.kernel.cases import FACTS, USUAL, Case, Grid, cases_of
-from tokenspeed_sdk.testing.kernel.check import Bounds, check_kernel, default_capabilities, site_of
+from tokenspeed_sdk.testing.kernel.check import (
+    Bounds,
+    Report,
+    binding_name,
+    check_binding,
+    check_kernel,
+    default_capabilities,
+    site_of,
+)
+from tokenspeed_sdk.testing.kernel.steps import some_sites
 
 Kernels: TypeAlias = Callable[[], Iterable[Kernel]] | Iterable[Kernel]
 
@@ -36,7 +45,8 @@ def kernel_conformance(
     """A parametrised test: each kernel in each case of its op, and what it says to their sites.
 
     A case whose site a kernel declines is skipped with the reason; a kernel that declines all of
-    them fails.
+    them fails. At two sites of each op one bound kernel is also called with several numbers of
+    rows in turn.
 
     Args:
         kernels: what the entry point in ``tokenspeed.kernel`` names, or kernels.
@@ -56,7 +66,7 @@ def kernel_conformance(
     known = capabilities or default_capabilities(device)
     offered = _offered(kernels, ops, names)
     extra = tuple(cases)
-    checks: list[_Sites | _Conforms] = []
+    checks: list[_Sites | _Conforms | _OneBinding] = []
     for kernel in offered:
         of_op = (*cases_of(kernel.op, grid), *(case for case in extra if case.op == kernel.op))
         wanted = tuple(dtypes or known.dtypes)
@@ -66,10 +76,15 @@ def kernel_conformance(
             for dtype in wanted
             for case in of_op
         ]
-        checks += [_Sites(kernel, each), *each]
+        bindings = [
+            _OneBinding(kernel, site, dtype, device, known, bounds)
+            for dtype in wanted
+            for site in some_sites(of_op)
+        ]
+        checks += [_Sites(kernel, each), *each, *bindings]
 
     @pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in checks])
-    def test_kernel(check: _Sites | _Conforms) -> None:
+    def test_kernel(check: _Sites | _Conforms | _OneBinding) -> None:
         check.run()
 
     return test_kernel
@@ -109,21 +124,47 @@ class _Conforms:
         return f"{self.kernel.op}:{self.kernel.name}-{self.case.name}-{self.dtype}"
 
     def run(self) -> None:
-        if (reason := _missing(self.device)) is not None:
-            pytest.skip(reason)
-        report = check_kernel(
-            self.kernel,
-            self.case,
-            dtype=self.dtype,
-            device=self.device,
-            capabilities=self.capabilities,
-            bounds=self.bounds,
+        _require(self.device)
+        _judge(
+            check_kernel(
+                self.kernel,
+                self.case,
+                dtype=self.dtype,
+                device=self.device,
+                capabilities=self.capabilities,
+                bounds=self.bounds,
+            )
         )
-        print(report)
-        if report.declined is not None:
-            pytest.skip(f"{report.kernel} declines: {report.declined}")
-        if report.problems:
-            pytest.fail(str(report), pytrace=False)
+
+
+@dataclass(frozen=True)
+class _OneBinding:
+    """One bound kernel in cases of one site."""
+
+    kernel: Kernel
+    cases: Sequence[Case]
+    dtype: str
+    device: str
+    capabilities: Capabilities
+    bounds: Bounds | None
+
+    @property
+    def id(self) -> str:
+        name = binding_name(self.cases)
+        return f"{self.kernel.op}:{self.kernel.name}-{name}-{self.dtype}"
+
+    def run(self) -> None:
+        _require(self.device)
+        _judge(
+            check_binding(
+                self.kernel,
+                self.cases,
+                dtype=self.dtype,
+                device=self.device,
+                capabilities=self.capabilities,
+                bounds=self.bounds,
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -153,6 +194,21 @@ class _Sites:
             refusals[verdict.why] = None
         if not served:
             pytest.fail(f"{self.id}: declines every site of its op: {'; '.join(refusals)}")
+
+
+def _judge(report: Report) -> None:
+    """Skip what was declined, fail what is wrong."""
+    print(report)
+    if report.declined is not None:
+        pytest.skip(f"{report.kernel} declines: {report.declined}")
+    if report.problems:
+        pytest.fail(str(report), pytrace=False)
+
+
+def _require(device: str) -> None:
+    """Skip unless tensors can be made on a device."""
+    if (reason := _missing(device)) is not None:
+        pytest.skip(reason)
 
 
 def _missing(device: str) -> str | None:

@@ -24,6 +24,7 @@ class Grid:
 
     Attributes:
         rows: rows or tokens of a batch.
+        most_rows: of one more case of each op whose rows are tokens; 0: none.
         widths: row widths: ``hidden``, and ``inter``.
         matrices: (n, k) of a linear.
         tables: (vocab, hidden) of an embedding.
@@ -43,6 +44,7 @@ class Grid:
     windows: tuple[int | None, ...] = (None, 9)
     lengths: tuple[int, ...] = (65, 300)
     vocabs: tuple[int, ...] = (1, 5, 1000, 5003)
+    most_rows: int = 520
 
 
 USUAL = Grid()
@@ -57,6 +59,7 @@ TINY = Grid(
     page_sizes=(16,),
     lengths=(70,),
     vocabs=(97,),
+    most_rows=0,
 )
 """For kernels that run under an interpreter or a simulator."""
 
@@ -80,11 +83,15 @@ class Inputs:
     Attributes:
         device: where tensors are made.
         dtype: of the activations.
+        scale: standard deviation of floating values.
     """
 
-    def __init__(self, seed: int, dtype: torch.dtype, device: str = "cpu") -> None:
+    def __init__(
+        self, seed: int, dtype: torch.dtype, device: str = "cpu", scale: float = 1.0
+    ) -> None:
         self.dtype = dtype
         self.device = device
+        self.scale = scale
         self._generator = torch.Generator().manual_seed(seed)
 
     def memory(self, *shape: int) -> torch.Tensor:
@@ -92,12 +99,12 @@ class Inputs:
         return self._guarded(shape, self.dtype, NAN)
 
     def random(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Standard normal values, contiguous and bare: to copy into memory."""
-        values = torch.randn(shape, generator=self._generator)
+        """Normal values around 0, contiguous and bare: to copy into memory."""
+        values = torch.randn(shape, generator=self._generator) * self.scale
         return values.to(self.device, dtype or self.dtype)
 
     def normal(self, *shape: int, gap: int = 0, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Standard normal values. With a gap, NaN stands before and behind every last dimension,
+        """Normal values around 0. With a gap, NaN stands before and behind every last dimension,
         so that rows are further apart than they are wide, and begin at odd addresses."""
         return self.place(self.random(*shape, dtype=dtype), gap)
 
@@ -165,7 +172,7 @@ class Case:
         op: "name@major".
         traits: what the site states.
         make: the arguments, from inputs whose seed is the case's own.
-        rows: rows of the first argument; what the site says it is asked for.
+        rows: rows of the first argument. The site's range of rows is the engine's around it.
     """
 
     name: str

@@ -107,6 +107,8 @@ def kv_write(grid: Grid) -> Iterator[Case]:
     yield case(grid.heads[0], grid.page_sizes[0], (1,))
     for heads, page in product(grid.heads, grid.page_sizes):
         yield case(heads, page, (1, 2, page + 2, 3 * page))
+    if grid.most_rows:
+        yield case(grid.heads[0], grid.page_sizes[0], (1, grid.most_rows))
 
 
 def attention_decode(grid: Grid) -> Iterator[Case]:
@@ -169,6 +171,8 @@ def attention_prefill(grid: Grid) -> Iterator[Case]:
     for length in grid.lengths:
         new = min(length // 2, 512)
         yield case(f"new{new}_of_{length}", [(new, length)], grid.heads[-1], page, None)
+    if most := grid.most_rows:
+        yield case(f"new{most}", [(most, most)], first, page, None)
     for heads, page, window in _shapes(grid):
         whole = [(length, length) for length in _around(page)]
         behind = [(1, page + 1), (2, page + 1), (0, 3), (0, 0), (page, 2 * page), (5, 3 * page)]

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import TypeVar
 
@@ -33,7 +33,7 @@ def embedding(grid: Grid) -> Iterator[Case]:
         name = f"rows{rows}-{vocab}x{hidden}{_apart(gap)}"
         return Case(name, "embedding@1", {"vocab": vocab, "hidden": hidden}, make, rows)
 
-    for (rows, table), gap in _with_gaps(product(grid.rows, grid.tables)):
+    for (rows, table), gap in _with_gaps(_sizes(grid, grid.tables)):
         yield case(rows, *table, gap)
 
 
@@ -48,12 +48,12 @@ def gather_rows(grid: Grid) -> Iterator[Case]:
 
         return Case(f"rows{rows}-{width}{_apart(gap)}", "gather_rows@1", {}, make, rows)
 
-    for (rows, width), gap in _with_gaps(product(grid.rows, grid.widths)):
+    for (rows, width), gap in _with_gaps(_sizes(grid, grid.widths)):
         yield case(rows, width, gap)
 
 
 def linear(grid: Grid) -> Iterator[Case]:
-    """With and without a bias."""
+    """With and without a bias: both with the last rows and the first matrix."""
 
     def case(rows: int, n: int, k: int, bias: bool, gap: int) -> Case:
         def make(inputs: Inputs) -> Call:
@@ -63,8 +63,10 @@ def linear(grid: Grid) -> Iterator[Case]:
         name = f"rows{rows}-{n}x{k}{'-bias' if bias else ''}{_apart(gap)}"
         return Case(name, "linear@1", {"n": n, "k": k, "bias": bias}, make, rows)
 
-    for index, (rows, (n, k)) in enumerate(product(grid.rows, grid.matrices)):
+    for index, (rows, (n, k)) in enumerate(_sizes(grid, grid.matrices)):
         yield case(rows, n, k, bias=index % 2 == 0, gap=GAPS[index // 2 % 2])
+    odd = (len(grid.rows) - 1) * len(grid.matrices) % 2 == 1
+    yield case(grid.rows[-1], *grid.matrices[0], bias=odd, gap=GAPS[0])
 
 
 def rms_norm(grid: Grid) -> Iterator[Case]:
@@ -85,7 +87,7 @@ def rms_norm(grid: Grid) -> Iterator[Case]:
         name = f"rows{rows}-{kv_heads}_of_{heads + 2 * kv_heads}_heads-{head_dim}"
         return Case(name, "rms_norm@1", {"hidden": head_dim}, make, rows)
 
-    for (rows, width), gap in _with_gaps(product(grid.rows, grid.widths)):
+    for (rows, width), gap in _with_gaps(_sizes(grid, grid.widths)):
         yield case(rows, width, gap)
     for geometry in grid.heads:
         yield of_heads(grid.rows[-1], *geometry)
@@ -102,7 +104,7 @@ def add_rms_norm(grid: Grid) -> Iterator[Case]:
         name = f"rows{rows}-{hidden}{_apart(gap)}"
         return Case(name, "add_rms_norm@1", {"hidden": hidden}, make, rows)
 
-    for (rows, width), gap in _with_gaps(product(grid.rows, grid.widths)):
+    for (rows, width), gap in _with_gaps(_sizes(grid, grid.widths)):
         yield case(rows, width, gap)
 
 
@@ -116,7 +118,7 @@ def silu_and_mul(grid: Grid) -> Iterator[Case]:
         name = f"rows{rows}-{inter}{_apart(gap)}"
         return Case(name, "silu_and_mul@1", {"inter": inter}, make, rows)
 
-    for (rows, width), gap in _with_gaps(product(grid.rows, grid.widths)):
+    for (rows, width), gap in _with_gaps(_sizes(grid, grid.widths)):
         yield case(rows, width, gap)
 
 
@@ -142,8 +144,17 @@ def rope(grid: Grid) -> Iterator[Case]:
 
     for rows in grid.rows[:-1]:
         yield case(rows, grid.heads[0], 1, interleaved=False)
+    if grid.most_rows:
+        yield case(grid.most_rows, grid.heads[0], 1, interleaved=False)
     for geometry, parts, interleaved in product(grid.heads, (1, 2), (False, True)):
         yield case(grid.rows[-1], geometry, parts, interleaved)
+
+
+def _sizes(grid: Grid, sizes: Sequence[Item]) -> Iterator[tuple[int, Item]]:
+    """All rows with all sizes, and the most rows with the last size."""
+    yield from product(grid.rows, sizes)
+    if grid.most_rows:
+        yield grid.most_rows, sizes[-1]
 
 
 def _with_gaps(items: Iterable[Item]) -> Iterator[tuple[Item, int]]:
