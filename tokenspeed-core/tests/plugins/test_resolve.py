@@ -151,7 +151,11 @@ def test_another_platform_that_fails_is_a_visible_warning(site):
 def test_a_named_platform_is_honoured_and_the_others_are_not_even_loaded(site):
     site.platform("acme-gpu", "acme", verdict="Accept(1, 'slow')")
     site.platform("broken-gpu", "broken", prefix="raise SystemExit")
-    assert resolve_installed("acme").platform.why == "named by the operator; slow"
+    decision = resolve_installed("acme").platform
+    assert decision.why == "named by the operator; slow"
+    assert [(o.name, o.why) for o in decision.runners_up] == [
+        ("broken", "not asked: acme is named")
+    ]
 
 
 @pytest.mark.rule("R5")

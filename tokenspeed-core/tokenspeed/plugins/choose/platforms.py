@@ -47,12 +47,13 @@ def choose_platform(
         chosen, why = _choose_best(usable, probes)
     else:
         chosen, why = _take_named(usable, probes, named)
-    runners_up = tuple(
-        RunnerUp(p.platform.name, p.platform.owner, _why_not(p, chosen))
-        for p in probes
-        if p.platform != chosen.platform
-    )
     platform = chosen.platform
+    asked = {p.platform: _why_not(p, chosen) for p in probes}
+    runners_up = tuple(
+        RunnerUp(p.name, p.owner, asked.get(p, f"not asked: {platform.name} is named"))
+        for p in usable.provisions
+        if p.contract == "platform" and p != platform
+    )
     return platform, Decision("platform", platform.name, platform.owner, why, runners_up)
 
 
