@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import importlib_metadata
 import pytest
@@ -15,6 +16,8 @@ from tokenspeed.plugins.discover.discovery import discover
 from tokenspeed.plugins.errors import BuildError
 from tokenspeed.plugins.host import resolve_installed
 from tokenspeed_sdk.contracts.manifest import NativeLibrary
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 pytestmark = pytest.mark.rule("R15")
 
@@ -52,6 +55,7 @@ def test_a_torch_without_cuda_is_none():
     assert mismatches(library, Build("2.13.0", None, None)) == ["built for CUDA 13, found none"]
 
 
+@needs_torch
 def test_what_is_installed_is_read_without_importing_torch():
     program = (
         "import sys; from tokenspeed.plugins.discover.build_tags import installed_build;"
@@ -70,6 +74,7 @@ def declare(site, file="libacme.so", **tags):
                  code="raise SystemExit('imported')")  # fmt: skip
 
 
+@needs_torch
 def test_a_library_for_another_torch_is_refused_before_it_is_opened(site):
     declare(site, torch="1.4", cuda="99")
     library = site.folder / "acme" / "libacme.so"
@@ -119,6 +124,7 @@ def test_a_missing_library_names_the_places_that_were_searched(site, monkeypatch
     assert plugin.error.where == str(site.folder / "acme")
 
 
+@needs_torch
 def test_tags_are_read_only_where_a_plugin_has_libraries(site, monkeypatch):
     def never():
         raise AssertionError("read")

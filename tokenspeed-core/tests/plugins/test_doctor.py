@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 from tokenspeed.plugins.choose.lists import Lists, gather
@@ -18,6 +19,8 @@ from tokenspeed.plugins.doctor.companions import stale_requirements, versions_th
 from tokenspeed.plugins.doctor.doctor import examine
 from tokenspeed.plugins.load import separate
 from tokenspeed_sdk.contracts.manifest import NativeLibrary
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 pytestmark = pytest.mark.rule("R17")
 
@@ -88,6 +91,7 @@ def test_what_is_refused_or_in_conflict_is_found_and_not_loaded(examined, site):
     assert checks == [("manifest", "newer 1.0"), ("conflict", "one 1.0 and two 1.0")]
 
 
+@needs_torch
 @pytest.mark.rule("R9")
 def test_a_half_registered_plugin_is_found(examined, site):
     site.provide("half", "kernel", "half", claims=("rms_norm@1:half",), code="make = tuple")
