@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 import pytest
 import torch
@@ -26,6 +26,8 @@ from tokenspeed_sdk.testing.kernel.check import (
     site_of,
 )
 from tokenspeed_sdk.testing.kernel.steps import some_sites
+
+Subject = TypeVar("Subject", Case, Sequence[Case])
 
 Kernels: TypeAlias = Callable[[], Iterable[Kernel]] | Iterable[Kernel]
 
@@ -66,25 +68,25 @@ def kernel_conformance(
     known = capabilities or default_capabilities(device)
     offered = _offered(kernels, ops, names)
     extra = tuple(cases)
-    checks: list[_Sites | _Conforms | _OneBinding] = []
+    checks: list[_Check] = []
     for kernel in offered:
         of_op = (*cases_of(kernel.op, grid), *(case for case in extra if case.op == kernel.op))
         wanted = tuple(dtypes or known.dtypes)
         wanted = wanted[:1] if FACTS[kernel.op].any_dtype else wanted
         each = [
-            _Conforms(kernel, case, dtype, device, known, bounds)
+            _Conforms(kernel, case.name, case, dtype, device, known, bounds, check_kernel)
             for dtype in wanted
             for case in of_op
         ]
         bindings = [
-            _OneBinding(kernel, site, dtype, device, known, bounds)
+            _Conforms(kernel, binding_name(site), site, dtype, device, known, bounds, check_binding)
             for dtype in wanted
             for site in some_sites(of_op)
         ]
         checks += [_Sites(kernel, each), *each, *bindings]
 
     @pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in checks])
-    def test_kernel(check: _Sites | _Conforms | _OneBinding) -> None:
+    def test_kernel(check: _Check) -> None:
         check.run()
 
     return test_kernel
@@ -109,56 +111,28 @@ def _offered(
 
 
 @dataclass(frozen=True)
-class _Conforms:
-    """One kernel in one case."""
+class _Conforms(Generic[Subject]):
+    """One kernel in one case, or one bound kernel in cases of one site."""
 
     kernel: Kernel
-    case: Case
+    name: str
+    subject: Subject
     dtype: str
     device: str
     capabilities: Capabilities
     bounds: Bounds | None
+    check: Callable[..., Report]
 
     @property
     def id(self) -> str:
-        return f"{self.kernel.op}:{self.kernel.name}-{self.case.name}-{self.dtype}"
+        return f"{self.kernel.op}:{self.kernel.name}-{self.name}-{self.dtype}"
 
     def run(self) -> None:
         _require(self.device)
         _judge(
-            check_kernel(
+            self.check(
                 self.kernel,
-                self.case,
-                dtype=self.dtype,
-                device=self.device,
-                capabilities=self.capabilities,
-                bounds=self.bounds,
-            )
-        )
-
-
-@dataclass(frozen=True)
-class _OneBinding:
-    """One bound kernel in cases of one site."""
-
-    kernel: Kernel
-    cases: Sequence[Case]
-    dtype: str
-    device: str
-    capabilities: Capabilities
-    bounds: Bounds | None
-
-    @property
-    def id(self) -> str:
-        name = binding_name(self.cases)
-        return f"{self.kernel.op}:{self.kernel.name}-{name}-{self.dtype}"
-
-    def run(self) -> None:
-        _require(self.device)
-        _judge(
-            check_binding(
-                self.kernel,
-                self.cases,
+                self.subject,
                 dtype=self.dtype,
                 device=self.device,
                 capabilities=self.capabilities,
@@ -172,7 +146,7 @@ class _Sites:
     """What one kernel says to the sites of all its cases. Needs no device."""
 
     kernel: Kernel
-    checks: Sequence[_Conforms]
+    checks: Sequence[_Conforms[Case]]
 
     @property
     def id(self) -> str:
@@ -182,7 +156,7 @@ class _Sites:
         refusals: dict[str, None] = {}
         served = False
         for check in self.checks:
-            site = site_of(check.case, check.dtype, check.capabilities)
+            site = site_of(check.subject, check.dtype, check.capabilities)
             verdict = self.kernel.accept(site)
             if not isinstance(verdict, Accept | Decline) or not verdict.why:
                 pytest.fail(
@@ -194,6 +168,9 @@ class _Sites:
             refusals[verdict.why] = None
         if not served:
             pytest.fail(f"{self.id}: declines every site of its op: {'; '.join(refusals)}")
+
+
+_Check: TypeAlias = _Sites | _Conforms[Case] | _Conforms[Sequence[Case]]
 
 
 def _judge(report: Report) -> None:
