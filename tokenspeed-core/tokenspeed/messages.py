@@ -9,6 +9,7 @@ Times are milliseconds of the monotonic clock, which all processes of a machine 
 from __future__ import annotations
 
 import msgspec
+from tokenspeed_sdk.contracts.observer import KernelChoice
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
@@ -147,17 +148,6 @@ class EngineLoading(msgspec.Struct, frozen=True, array_like=True, tag="loading")
     phase: str
     bytes_done: int
     bytes_total: int
-
-
-class KernelChoice(msgspec.Struct, frozen=True, array_like=True):
-    """A kernel that was chosen for ``sites`` call sites of the model; see contract ``observer``."""
-
-    op: str
-    kernel: str
-    owner: str
-    dtype: str
-    role: str
-    sites: int
 
 
 class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):

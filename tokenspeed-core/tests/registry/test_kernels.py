@@ -8,7 +8,6 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from tokenspeed.messages import KernelChoice
 from tokenspeed.plugins.choose.lists import gather
 from tokenspeed.plugins.choose.usable import Refused
 from tokenspeed.plugins.discover.discovery import InstalledPlugin
@@ -26,6 +25,7 @@ from tokenspeed.registry.candidates import NoKernelError
 from tokenspeed.registry.kernels import KernelRegistry
 from tokenspeed_sdk.contracts import Accept, Decline
 from tokenspeed_sdk.contracts.kernel import CallSite
+from tokenspeed_sdk.contracts.observer import KernelChoice
 from tokenspeed_sdk.contracts.platform import Capabilities
 
 DEVICE = Capabilities("cpu", "x86-64-v3", ("float32",), frozenset(), 4)

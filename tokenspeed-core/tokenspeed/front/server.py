@@ -8,9 +8,9 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from prometheus_client import disable_created_metrics
 
 from tokenspeed.front.admin import AdminPort
@@ -67,7 +67,7 @@ async def _serve(config: FrontConfig, ipc: str, observers: Observers, report: Re
             async with GrpcServer(service, config.grpc_port) as server:
                 admin.serving = True
                 ports = {"grpc_port": server.port, "admin_port": admin_port}
-                kernels = [msgspec.structs.asdict(choice) for choice in ready.kernels]
+                kernels = [asdict(choice) for choice in ready.kernels]
                 wired = {"kernels": kernels, "observers": observers.table()}
                 report({"event": "ready", **ports, **wired})
                 await asyncio.get_running_loop().create_future()  # for ever

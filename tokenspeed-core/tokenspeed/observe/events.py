@@ -18,10 +18,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
 from tokenspeed_sdk.contracts.observer import (
     Event,
-    KernelChoice,
     LoadReported,
     Outcome,
     RequestFinished,
@@ -72,7 +70,6 @@ class EventStream:
 
     def ready(self, ready: EngineReady) -> None:
         """The engine can serve."""
-        kernels = (KernelChoice(**msgspec.structs.asdict(choice)) for choice in ready.kernels)
         self.publish(
             ServerReady(
                 time=time.time(),
@@ -87,7 +84,7 @@ class EventStream:
                 total_pages=ready.total_pages,
                 weight_bytes=ready.weight_bytes,
                 kv_bytes=ready.kv_bytes,
-                kernels=tuple(kernels),
+                kernels=tuple(ready.kernels),
             )
         )
 

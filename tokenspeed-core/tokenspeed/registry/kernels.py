@@ -28,9 +28,9 @@ from tokenspeed_sdk.contracts.kernel import (
     Kernel,
     PlannedKernel,
 )
+from tokenspeed_sdk.contracts.observer import KernelChoice
 from tokenspeed_sdk.ops import OPS
 
-from tokenspeed.messages import KernelChoice
 from tokenspeed.plugins.choose.decision import REFUSED, Decision, RunnerUp
 from tokenspeed.plugins.choose.usable import Refused
 from tokenspeed.plugins.discover.claims import REFERENCE
