@@ -90,9 +90,6 @@ RESERVED: Mapping[str, ContractNumber] = MappingProxyType(
 )
 """Names of contracts to come, without any promise: no engine serves them yet."""
 
-CHOOSE_ONE = frozenset({"platform"})
-"""Contracts of which a launch uses one plugin; of the others it may use many."""
-
 TOKEN_IDS = "token_ids"
 """Need of an observer: events carry the generated ids, which the front otherwise does not keep."""
 

@@ -14,10 +14,9 @@ import pytest
 from tokenspeed.plugins.choose.lists import Lists, gather
 from tokenspeed.plugins.discover.build_tags import NativeFile
 from tokenspeed.plugins.discover.discovery import discover
-from tokenspeed.plugins.doctor import companions, doctor
+from tokenspeed.plugins.doctor import apart, companions, doctor
 from tokenspeed.plugins.doctor.companions import stale_requirements, versions_that_differ
 from tokenspeed.plugins.doctor.doctor import examine
-from tokenspeed.plugins.load import separate
 from tokenspeed_sdk.contracts.manifest import NativeLibrary
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
@@ -73,7 +72,7 @@ def test_what_raises_is_found_with_its_causes(examined, site):
 
 
 def test_what_crashes_or_hangs_is_found_and_harms_nobody(examined, site, monkeypatch):
-    monkeypatch.setattr(separate, "DEADLINE", 1.0)
+    monkeypatch.setattr(apart, "DEADLINE", 1.0)
     site.provide("crash", "observer", "crash", code="import os\nos.abort()")
     site.provide("hang", "observer", "hang", code="import time\ntime.sleep(60)")
     findings = {finding.owner: finding for finding in examined().findings}
@@ -110,13 +109,13 @@ def test_what_is_denied_does_not_matter(examined, site):
 def test_a_library_that_does_not_open_is_found_with_the_loader_s_words(tmp_path):
     file = tmp_path / "libacme.so"
     file.write_bytes(b"this is no library")
-    said = separate.open_library(NativeFile(NativeLibrary("libacme.so"), str(file)))
+    said = apart.open_library(NativeFile(NativeLibrary("libacme.so"), str(file)))
     assert "libacme.so" in said
     assert "header" in said or "too short" in said
 
 
 def test_a_library_that_opens_says_nothing():
-    assert separate.open_library(NativeFile(NativeLibrary("libc.so.6"), "libc.so.6")) == ""
+    assert apart.open_library(NativeFile(NativeLibrary("libc.so.6"), "libc.so.6")) == ""
 
 
 def test_a_missing_library_of_a_library_is_named(examined, site):

@@ -80,6 +80,5 @@ def prove(plan: PluginPlan) -> None:
             fix="give parent and child the same environment (PYTHONPATH, virtual environment)",
         )
     choices = Choices(plan.platform, lists=plan.lists)
-    resolve(
-        plugins, probe(plugins, choices, apart=False), choices
-    )  # its platform accepts here, too
+    probes = probe(plugins, choices, apart=False)
+    resolve(plugins, probes, choices)  # its platform accepts here, too

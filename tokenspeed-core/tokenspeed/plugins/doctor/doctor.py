@@ -17,10 +17,10 @@ from tokenspeed.plugins.choose.lists import Lists
 from tokenspeed.plugins.choose.usable import conflicts, sort_out
 from tokenspeed.plugins.discover.build_tags import NativeFile, installed_build, mismatches
 from tokenspeed.plugins.discover.discovery import InstalledPlugin
+from tokenspeed.plugins.doctor.apart import open_library, try_in_process
 from tokenspeed.plugins.doctor.companions import stale_requirements, versions_that_differ
 from tokenspeed.plugins.doctor.try_load import Tried
 from tokenspeed.plugins.errors import PluginError
-from tokenspeed.plugins.load.separate import open_library, try_in_process
 from tokenspeed.plugins.plan import Planned
 
 AT_ONCE = max(2, min(8, len(os.sched_getaffinity(0))))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Things that are done in a process of their own, with a deadline."""
+"""Run a module for one provision in a process of its own, with a deadline."""
 
 from __future__ import annotations
 
@@ -17,28 +17,12 @@ from typing import IO
 
 import msgspec
 
-from tokenspeed.plugins.discover.build_tags import NativeFile
-from tokenspeed.plugins.discover.origin import mend
-from tokenspeed.plugins.doctor.try_load import Tried
 from tokenspeed.plugins.plan import Planned
-
-DEADLINE = 10.0
-"""Seconds that a plugin may load, or a library open."""
 
 START = 60.0
 """Seconds for the start of an interpreter and the import of torch, on a busy machine."""
 
 _TAIL = 12
-
-_OPEN = """
-import ctypes, sys
-if sys.argv[2] == "torch":
-    import torch
-try:
-    ctypes.CDLL(sys.argv[1])
-except OSError as error:
-    sys.exit(str(error))
-"""
 
 
 @dataclass(frozen=True)
@@ -61,16 +45,6 @@ class Ended:
         if self.status is not None and -self.status in {*signal.Signals}:
             return f"was killed by {signal.Signals(-self.status).name}"
         return f"ended its process with status {self.status}"
-
-
-def try_in_process(planned: Planned) -> Tried:
-    """Load a provision elsewhere and say what came of it."""
-    ended = run_apart("tokenspeed.plugins.doctor.try_load", planned, DEADLINE)
-    if ended.answer:
-        return msgspec.json.decode(ended.answer, type=Tried)
-    if ended.status is None:
-        return _failed(planned, DEADLINE, f"did not load within {DEADLINE:g} s")
-    return _failed(planned, 0.0, "\n".join([ended.how, *ended.tail]))
 
 
 def run_apart(module: str, planned: Planned, seconds: float) -> Ended:
@@ -112,29 +86,3 @@ def _run(command: list[str], planned: Planned, said: IO[bytes], seconds: float) 
         return None
     finally:
         os.close(ready)
-
-
-def open_library(native: NativeFile) -> str:
-    """What the loader says against a library; "" when it opens."""
-    first = "torch" if native.library.torch else ""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _OPEN, native.path, first],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=DEADLINE + (START if first else 0),
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"it did not open within {DEADLINE:g} s"
-    said = done.stderr.decode(errors="replace").strip()
-    return "" if done.returncode == 0 else said or f"its process ended with {done.returncode}"
-
-
-def _failed(planned: Planned, seconds: float, what: str) -> Tried:
-    return Tried(
-        seconds,
-        what=f'{planned.contract} "{planned.name}" of {planned.owner} {what}',
-        where=planned.value,
-        fix=f"deny it: --deny {planned.contract}={planned.name}, or {mend(planned.distribution)}",
-    )
