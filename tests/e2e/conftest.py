@@ -33,11 +33,12 @@ class Server:
 
     @property
     def openai(self) -> openai.OpenAI:
-        """A client that tries once."""
+        """A client that tries once; to be closed: ``with server.openai as client``."""
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=120)
 
     @property
     def async_openai(self) -> openai.AsyncOpenAI:
+        """As ``openai``; closed in the loop that used it."""
         return openai.AsyncOpenAI(
             base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=240
         )
@@ -89,8 +90,9 @@ def server(demo_folder: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def client(server: Server) -> openai.OpenAI:
-    return server.openai
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with server.openai as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

@@ -44,8 +44,9 @@ def client_of(url: str) -> anthropic.Anthropic:
 
 
 @pytest.fixture(scope="module")
-def claude(server: Any) -> anthropic.Anthropic:
-    return client_of(server.url)
+def claude(server: Any) -> Iterator[anthropic.Anthropic]:
+    with client_of(server.url) as client:
+        yield client
 
 
 def options(**given: Any) -> dict[str, Any]:
@@ -167,8 +168,8 @@ def test_a_tool_is_taken_and_forcing_one_is_refused(claude: anthropic.Anthropic)
 def tool_user(demo_folder: Path) -> Iterator[anthropic.Anthropic]:
     """Of a server whose template shows tools, and whose gateway reads calls of them."""
     flags = ["--threads", "2", "--chat-template", str(TEMPLATE), "--tool-call-parser", "qwen"]
-    with served(str(demo_folder), flags) as process:
-        yield client_of(process.url)
+    with served(str(demo_folder), flags) as process, client_of(process.url) as client:
+        yield client
 
 
 def weather_talk() -> Messages:

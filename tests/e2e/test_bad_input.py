@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -62,8 +62,9 @@ FRONT_JUDGES: dict[str, tuple[tuple[str, bytes], int, list[str]]] = {
 
 
 @pytest.fixture
-def http(server: Any) -> httpx.Client:
-    return httpx.Client(base_url=server.url, timeout=60)
+def http(server: Any) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        yield client
 
 
 def check(http: httpx.Client, case: tuple[tuple[str, bytes], int, list[str]]) -> None:
@@ -97,12 +98,13 @@ def test_a_neighbour_is_unharmed(server: Any) -> None:
     """The same greedy answer with and without a stream of bad requests beside it."""
 
     def story() -> str:
-        answer = server.openai.chat.completions.create(
-            model=MODEL,
-            messages=[{"role": "user", "content": "Tell me about bridges."}],
-            max_tokens=100,
-            temperature=0,
-        )
+        with server.openai as client:
+            answer = client.chat.completions.create(
+                model=MODEL,
+                messages=[{"role": "user", "content": "Tell me about bridges."}],
+                max_tokens=100,
+                temperature=0,
+            )
         return str(answer.choices[0].message.content)
 
     alone = story()

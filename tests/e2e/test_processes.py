@@ -20,11 +20,16 @@ from tokenspeed.bench.served import served
 MODEL = "SmolLM2-135M-Instruct"
 
 
+def client_of(url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+
+
 def hello(url: str) -> str:
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-    answer = client.chat.completions.create(
-        model=MODEL, messages=[{"role": "user", "content": "Hello"}], max_tokens=8, temperature=0
-    )
+    messages: Any = [{"role": "user", "content": "Hello"}]
+    with client_of(url) as client:
+        answer = client.chat.completions.create(
+            model=MODEL, messages=messages, max_tokens=8, temperature=0
+        )
     return str(answer.choices[0].message.content)
 
 
@@ -76,8 +81,7 @@ def test_ctrl_c_ends_in_order(demo_folder: Path) -> None:
 
 
 def test_ctrl_c_in_the_middle_of_work_is_clean(demo_folder: Path) -> None:
-    with served(str(demo_folder)) as server:
-        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    with served(str(demo_folder)) as server, client_of(server.url) as client:
         stream = client.chat.completions.create(
             model=MODEL,
             messages=[{"role": "user", "content": "Count to one thousand."}],

@@ -14,8 +14,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenspeed._scheduler import CacheGroupConfig, Config, Finish, Scheduler
+from tokenspeed._scheduler import (
+    CacheGroupConfig,
+    Config,
+    Finish,
+    Scheduler,
+    max_copies,
+    max_transfer_pages,
+)
+from tokenspeed.cache.host_pool import HostPool
 from tokenspeed.cache.slab import Slab
+from tokenspeed.cache.transfers import PageMover
 from tokenspeed.engine.buffers import Limits
 from tokenspeed.engine.device_step import DeviceStep
 from tokenspeed.engine.executor import Executor
@@ -88,6 +97,7 @@ class Engine:
     scheduler: Scheduler
     executor: Executor
     folder: Path
+    kv_events: bool
 
     def run(
         self, script: Callable[[int, dict[int, Answer]], EngineInput | None]
@@ -95,7 +105,7 @@ class Engine:
         """Run the loop until the script has nothing more and the engine is idle."""
         mailbox = ScriptedMailbox(script)
         verifier = PageTableVerifier(self.scheduler)
-        EngineLoop(self.scheduler, self.executor, mailbox, verifier).run()
+        EngineLoop(self.scheduler, self.executor, mailbox, verifier, kv_events=self.kv_events).run()
         return mailbox
 
 
@@ -112,10 +122,16 @@ def engine(
     graphs: bool = True,
     kernels: KernelResolver | None = None,
     dtype: str = "float32",
+    host_pages: int = 0,
+    mover_device: Device | None = None,
+    kv_events: bool = False,
 ) -> Iterator[Engine]:
     """A tiny engine that verifies its page tables in every step.
 
     Without ``kernels`` it runs on references; float64 would hide nothing, float32 is what serves.
+
+    Args:
+        mover_device: whose streams move pages to and from the host tier; None: the device's.
     """
     raw = json.loads((folder / "config.json").read_text())
     config = LlamaForCausalLM.read_config(raw)
@@ -133,21 +149,33 @@ def engine(
     groups = LlamaForCausalLM.cache_groups(config)
     slab = Slab(device, groups, page_size, pages, dtype)
     max_model_len = min(CONTEXT, pages * page_size)
-    limits = Limits(max_seqs, max_step_tokens, len(groups), max_model_len, page_size)
+    planning = Config(
+        groups=[CacheGroupConfig("full", page_size)],
+        num_pages=pages,
+        max_seqs=max_seqs,
+        max_model_len=max_model_len,
+        max_step_tokens=max_step_tokens,
+        prefix_cache=prefix_cache,
+        host_pages=host_pages,
+        kv_events=kv_events,
+    )
+    limits = Limits(
+        sequences=max_seqs,
+        tokens=max_step_tokens,
+        groups=len(groups),
+        max_kv_len=max_model_len,
+        page_size=page_size,
+        copies=max_copies(planning),
+        transfer_pages=max_transfer_pages(planning),
+    )
     caches = [slab.layers(group) for group in groups]
     step = DeviceStep(model, device, context, caches, limits, config.vocab)
-    executor = Executor(step, device, limits, graphs=graphs, page_tables=True)
-    scheduler = Scheduler(
-        Config(
-            groups=[CacheGroupConfig("full", page_size)],
-            num_pages=pages,
-            max_seqs=max_seqs,
-            max_model_len=max_model_len,
-            max_step_tokens=max_step_tokens,
-            prefix_cache=prefix_cache,
-        )
-    )
-    yield Engine(scheduler, executor, folder)
+    mover = None
+    if host_pages:
+        pool = HostPool(device, host_pages, slab.page_bytes, block_bytes=5 * slab.page_bytes)
+        mover = PageMover(mover_device or device, slab, pool)
+    executor = Executor(step, device, limits, slab, mover, graphs=graphs, page_tables=True)
+    yield Engine(Scheduler(planning), executor, folder, kv_events)
     executor.close()
 
 

@@ -42,40 +42,51 @@ def test_tables_hold_over_a_thousand_steps_of_churn(
 
 
 class _Scheduler:
-    """Means three pages for request 5, and none for any other."""
+    """Means three pages for request 5 in each of two groups, and none for any other.
 
-    def page_table(self, request: int) -> np.ndarray:
-        return np.array([7, 8, 9] if request == 5 else [], np.int32)
+    In the second group a window has passed the first of them.
+    """
+
+    def page_table(self, request: int, group: int) -> np.ndarray:
+        pages = [0, 5, 6] if group else [7, 8, 9]
+        return np.array(pages if request == 5 else [], np.int32)
 
 
-def _checked(table: np.ndarray) -> None:
-    verifier = PageTableVerifier(_Scheduler())  # type: ignore[arg-type]
+def _tables() -> list[np.ndarray]:
+    first, second = np.zeros((5, 4), np.int32), np.zeros((5, 4), np.int32)
+    first[2] = [7, 8, 9, 77]  # what lies behind a request's pages is stale and does not matter
+    second[2] = [4, 5, 6, 0]  # and what a window has passed may be
+    first[1] = second[1] = 3
+    return [first, second]
+
+
+def _check(tables: list[np.ndarray]) -> None:
+    verifier = PageTableVerifier(_Scheduler(), groups=2)  # type: ignore[arg-type]
     plan = SimpleNamespace(step=3, num_rows=2)
     host = {"row_request": np.array([5, 6], np.uint64), "row_slot": np.array([2, 1], np.int32)}
     verifier.expect(plan, host)  # type: ignore[arg-type]
-    verifier.check(plan, [table])  # type: ignore[arg-type]
+    verifier.check(plan, tables)  # type: ignore[arg-type]
 
 
-def test_a_wrong_entry_is_named() -> None:
-    table = np.zeros((5, 4), np.int32)
-    table[2] = [7, 8, 9, 77]  # what lies behind a request's pages is stale and does not matter
-    table[1] = 3
-    _checked(table)
-    table[2, 1] = 4
+@pytest.mark.parametrize(("group", "page"), [(0, 8), (1, 5)])
+def test_a_wrong_entry_is_named(group: int, page: int) -> None:
+    tables = _tables()
+    _check(tables)
+    tables[group][2, 1] = 4
     with pytest.raises(
         PageTableError,
-        match="after step 3 entry 1 of request 5 in slot 2 is page 4 on the device and page 8 in",
+        match=f"after step 3 entry 1 of request 5 in slot 2, cache group {group}, is page 4 on the "
+        f"device and page {page} in the scheduler",
     ):
-        _checked(table)
+        _check(tables)
 
 
 @pytest.mark.parametrize("slot", [0, -1])
 def test_nobody_has_pages(slot: int) -> None:
-    table = np.zeros((5, 4), np.int32)
-    table[2] = [7, 8, 9, 0]
-    table[slot, 3] = 1
+    tables = _tables()
+    tables[1][slot, 3] = 1
     with pytest.raises(PageTableError, match="nobody's has a page"):
-        _checked(table)
+        _check(tables)
 
 
 def test_the_flag_reaches_the_loop(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,9 @@ async def refused(url: str) -> Seen:
 async def mixed(client: openai.AsyncOpenAI, url: str) -> dict[str, list[Seen]]:
     """One after the other, then more than the pool holds, some of whom leave, then errors."""
     alone = [await streamed(client, TOLD * 3, 8) for _ in range(3)]  # the last two hit the first
-    together = [streamed(client, f"{number}. {TOLD}", 60) for number in range(8)]
+    # 8 pages each at their end: three of them fill the pool, so it takes pages from somebody unless
+    # they come seconds apart.
+    together = [streamed(client, f"{number}. {TOLD}", 100) for number in range(8)]
     leavers = [left(client, f"No. {number}: {TOLD}", 0.4 + 0.1 * number) for number in range(3)]
     crowd, gone = await asyncio.gather(asyncio.gather(*together), asyncio.gather(*leavers))
     errors = [await refused(url) for _ in range(2)]

@@ -25,8 +25,15 @@ GRAFANA = {"$__rate_interval": "1m", "$instance": ".*"}
 """What Grafana fills in before Prometheus sees a query."""
 ADDED = {"instance": "127.0.0.1:9000", "job": "tokenspeed"}
 """Labels that Prometheus adds to what it scrapes."""
-QUIET = {"tokenspeed_observer_dropped_events_total", "tokenspeed_observer_errors_total"}
-"""What has no reason to grow in a healthy run."""
+QUIET = {
+    "tokenspeed_observer_dropped_events_total",
+    "tokenspeed_observer_errors_total",
+    "tokenspeed_tier_transferred_pages_total",
+    "tokenspeed_tier_failed_transfers_total",
+    "tokenspeed_retractions_to_host_total",
+    "tokenspeed_sessions_returned_total",
+}
+"""What has no reason to grow in a healthy run without a host tier, in which nobody comes back."""
 
 
 def panels() -> list[dict[str, Any]]:

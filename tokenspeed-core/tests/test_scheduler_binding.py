@@ -11,17 +11,22 @@ import numpy as np
 import pytest
 from tokenspeed import _scheduler
 from tokenspeed._scheduler import (
+    Blocked,
     CacheGroupConfig,
     Config,
     Finish,
+    KvEvent,
     PlanBuffers,
     Rejection,
     RowFlag,
     Scheduler,
+    Tier,
+    max_copies,
+    max_transfer_pages,
     transition_table,
 )
 
-S, T, D = 4, 16, 64
+S, T, D, C, X = 4, 16, 64, 4, 50
 
 
 def make_config(**changes):
@@ -49,6 +54,14 @@ def make_arrays():
         "delta_epoch": np.zeros((1, D), np.uint32),
         "delta_index": np.zeros((1, D), np.int32),
         "delta_page": np.zeros((1, D), np.int32),
+        "copy_source": np.zeros(C, np.int32),
+        "copy_target": np.zeros(C, np.int32),
+        "store_transfer": np.zeros(X, np.uint64),
+        "store_source": np.zeros(X, np.int32),
+        "store_target": np.zeros(X, np.int32),
+        "load_transfer": np.zeros(X, np.uint64),
+        "load_source": np.zeros(X, np.int32),
+        "load_target": np.zeros(X, np.int32),
     }
 
 
@@ -165,6 +178,13 @@ def test_buffers_that_do_not_fit_each_other_or_the_scheduler():
         Scheduler(make_config(max_step_tokens=17)).plan(0, buffers)
     with pytest.raises(ValueError, match="delta_slot: D is 64"):
         Scheduler(make_config(num_pages=100, max_model_len=400)).plan(0, buffers)
+    two = [CacheGroupConfig("full", 4)] * 2
+    with pytest.raises(ValueError, match="delta_slot: expected one row per cache group"):
+        Scheduler(make_config(groups=two)).plan(0, buffers)
+    for name in ("copy_source", "copy_target"):
+        arrays[name] = np.zeros(C - 1, np.int32)
+    with pytest.raises(ValueError, match="copy_source: C is 3, max_copies is 4"):
+        Scheduler(make_config()).plan(0, PlanBuffers(**arrays))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +196,13 @@ def test_buffers_that_do_not_fit_each_other_or_the_scheduler():
         ({"max_step_tokens": S - 1}, "max_step_tokens"),
         ({"prefill_share": 0.0}, "prefill_share"),
         ({"max_wait_steps": -1}, "max_wait_steps"),
-        ({"max_row_tokens": 2}, "max_row_tokens"),
+        ({"max_row_tokens": 0}, "max_row_tokens"),
+        ({"host_pages": -1}, "host_pages"),
+        ({"host_pages": 1, "prefix_cache": False}, "host_pages"),
+        ({"aging_ms": -1}, "aging_ms"),
+        ({"max_bypass": -1}, "max_bypass"),
+        ({"itl_target_ms": -1.0}, "itl_target_ms"),
+        ({"hash_bits": 0}, "hash_bits"),
     ],
 )
 def test_config_names_the_field_that_is_wrong(changes, message):
@@ -184,12 +210,36 @@ def test_config_names_the_field_that_is_wrong(changes, message):
         make_config(**changes)
 
 
-def test_config_takes_one_full_group():
-    for groups in ([("sliding", 4)], [("full", 4), ("full", 4)]):
-        with pytest.raises(ValueError, match="groups"):
-            make_config(groups=[CacheGroupConfig(*group) for group in groups])
-    with pytest.raises(ValueError, match="page_size"):
-        make_config(groups=[CacheGroupConfig("full", 0)])
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([("full", 0)], "page_size"),
+        ([("half", 4)], 'kind must be "full", "sliding" or "state", not "half"'),
+        ([("sliding", 4)], "window of at least 1"),
+        ([("full", 65_537)], "least common multiple of the page sizes is above 65536"),
+        ([("full", 4)] * 9, "1 to 8 are supported, not 9"),
+    ],
+)
+def test_config_says_what_is_wrong_with_a_group(groups, message):
+    with pytest.raises(ValueError, match=message):
+        make_config(groups=[CacheGroupConfig(*group) for group in groups])
+
+
+def test_a_state_group_cannot_be_rolled_back():
+    with pytest.raises(ValueError, match="cannot be rolled back"):
+        make_config(groups=[CacheGroupConfig("state", 4)], max_row_tokens=2)
+
+
+def test_a_block_ends_a_page_of_every_group():
+    groups = [CacheGroupConfig("full", 4), CacheGroupConfig("sliding", 6, 9)]
+    config = make_config(groups=groups, host_pages=8)
+    assert config.block_size == 12
+    assert max_copies(config) == S * (3 + 2)
+    assert max_transfer_pages(config) == 32  # no more than the device has
+    assert (max_transfer_pages(make_config()), max_copies(make_config(prefix_cache=False))) == (
+        0,
+        0,
+    )
 
 
 def test_submit_refuses_with_numbers_and_leaves_no_trace():
@@ -202,6 +252,10 @@ def test_submit_refuses_with_numbers_and_leaves_no_trace():
     assert submit(scheduler, 1, ids(1)).rejection == Rejection.ACCEPTED
     assert submit(scheduler, 1, ids(1)).rejection == Rejection.DUPLICATE_ID
     assert scheduler.gauges().waiting == 1
+    with pytest.raises(ValueError, match=r"priority must be in -100..100, not 101"):
+        submit(scheduler, 2, ids(1), priority=101)
+    with pytest.raises(ValueError, match="draft_tokens must be in 0"):
+        submit(scheduler, 2, ids(1), draft_tokens=1)
 
 
 def test_submit_takes_int32_arrays_only():
@@ -248,6 +302,73 @@ def test_late_aborts_are_legal_and_counted():
     assert scheduler.take_rejected_events() == []
 
 
+def run(scheduler, buffers, arrays, token=7):
+    """Steps until there is nothing to do; each transfer ends well, with the step that began it."""
+    moved = []
+    while scheduler.has_work():
+        plan = scheduler.plan(0, buffers)
+        commit(scheduler, plan, arrays, token)
+        for kind, count in (("store", plan.num_stores), ("load", plan.num_loads)):
+            moved += [kind] * count
+            for transfer in set(arrays[f"{kind}_transfer"][:count].tolist()):
+                assert scheduler.ack(transfer, True)
+                assert not scheduler.ack(transfer, True)
+    return moved
+
+
+def test_kv_goes_to_the_host_and_comes_back():
+    scheduler = Scheduler(make_config(num_pages=4, host_pages=8, kv_events=True))
+    arrays = make_arrays()
+    buffers = PlanBuffers(**arrays)
+    submit(scheduler, 1, np.arange(9, dtype=np.int32), max_new_tokens=1)
+    assert run(scheduler, buffers, arrays) == ["store"] * 2
+    events = scheduler.take_kv_events()
+    assert events.kind.tolist() == [KvEvent.STORED] * 4
+    assert events.tier.tolist() == [Tier.DEVICE] * 2 + [Tier.HOST] * 2
+    assert events.parent.tolist()[:2] == [0, events.block.tolist()[0]]
+    assert events.tokens.tolist()[:8] == list(range(8))
+
+    submit(scheduler, 2, np.arange(100, 116, dtype=np.int32), max_new_tokens=1)  # all four pages
+    run(scheduler, buffers, arrays)
+    assert scheduler.ledger().host_cached == 6
+    submit(scheduler, 3, np.arange(9, dtype=np.int32), max_new_tokens=1)
+    plan = scheduler.plan(0, buffers)
+    assert (plan.num_rows, plan.num_loads, plan.blocked) == (0, 2, Blocked.TRANSFER)
+    assert scheduler.gauges().loading == 1
+    assert scheduler.ack(int(arrays["load_transfer"][0]), True)
+    run(scheduler, buffers, arrays)
+    counters = scheduler.counters()
+    assert (counters.cached_tokens, counters.host_cached_tokens) == (8, 8)
+    assert (counters.stored_pages, counters.loaded_pages) == (6, 2)
+    assert scheduler.ledger().balanced
+
+
+def test_a_plan_that_has_nothing_to_do_says_why():
+    scheduler, arrays = Scheduler(make_config()), make_arrays()
+    buffers = PlanBuffers(**arrays)
+    assert scheduler.plan(0, buffers).blocked == Blocked.IDLE
+    submit(scheduler, 1, ids(1), max_new_tokens=1)
+    plan = scheduler.plan(0, buffers)
+    assert plan.blocked == Blocked.NO
+    assert scheduler.plan(0, buffers).blocked == Blocked.COMMIT
+
+
+def test_digests_tell_ranks_that_diverge():
+    ranks = [Scheduler(make_config(hash_seed=seed)) for seed in (0, 1)]
+    arrays = make_arrays()
+    buffers = PlanBuffers(**arrays)
+    plans = []
+    for token, rank in enumerate(ranks):
+        submit(rank, 1, ids(1, 2, 3))
+        plans = [*plans, rank.plan(0, buffers)]
+        commit(rank, plans[-1], arrays, token)
+    ranks[0].check_digest(plans[1].step, plans[1].digest)
+    with pytest.raises(RuntimeError, match="the ranks have diverged: in step 0"):
+        ranks[0].check_digest(plans[1].step, plans[1].digest ^ 1)
+    with pytest.raises(ValueError, match="step 5 is not among the last 64"):
+        ranks[0].check_digest(5, 0)
+
+
 def test_enums_are_integers():
     assert issubclass(Finish, enum.IntEnum)
     assert issubclass(Rejection, enum.IntEnum)
@@ -260,7 +381,15 @@ def test_transition_table_is_complete():
     table = transition_table()
     states = list(dict.fromkeys(state for state, _, _ in table))
     events = list(dict.fromkeys(event for _, event, _ in table))
-    assert states == ["Waiting", "Prefill", "Decode", "Retracting", "Draining", "Finished"]
+    assert states == [
+        "Waiting",
+        "Loading",
+        "Prefill",
+        "Decode",
+        "Retracting",
+        "Draining",
+        "Finished",
+    ]
     assert len(table) == len(set(table)) == len(states) * len(events)
     assert {outcome for _, _, outcome in table} <= {*states, "ignore", "reject"}
     assert ("Retracting", "Drained", "Waiting") in table
@@ -276,5 +405,5 @@ def test_stub_and_module_have_the_same_names():
         if isinstance(node, ast.ClassDef):
             members += [m.target.id for m in node.body if isinstance(m, ast.AnnAssign)]
             real = {m for m in dir(getattr(_scheduler, name)) if not m.startswith("_")}
-            if name not in ("Finish", "Rejection", "RowFlag"):  # integers, with their methods
+            if not issubclass(getattr(_scheduler, name), enum.Enum):  # these have int's methods
                 assert {m for m in members if m != "__init__"} == real

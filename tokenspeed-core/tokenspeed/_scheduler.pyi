@@ -33,12 +33,36 @@ class Rejection(enum.IntEnum):
     NEVER_FITS = 3  # `needed` and `available` say why (pages)
     TOO_LONG = 4  # `needed` and `available` say why (tokens, against max_model_len)
 
+class Blocked(enum.IntEnum):
+    """Why a plan has no rows."""
+
+    NO = 0  # it has some
+    IDLE = 1  # no request is alive
+    COMMIT = 2  # results of steps in flight come first
+    TRANSFER = 3  # transfers in flight come first
+    PAGES = 4  # the first in the queue does not fit, and nothing in flight gives pages back
+
+class Tier(enum.IntEnum):
+    DEVICE = 1
+    HOST = 2
+
+class KvEvent(enum.IntEnum):
+    STORED = 1
+    REMOVED = 2
+    CLEARED = 3  # nothing is cached any more, on any tier
+
 class CacheGroupConfig:
-    """One cache group. ``kind`` is "full"; further kinds come with their own fields."""
+    """One cache group: layers whose KV has one shape and one retention rule.
+
+    kind: "full" (every token), "sliding" (the last ``window`` tokens count, the token itself
+        included), "state" (one recurrent state, which fits one page).
+    page_size: tokens per page. For "state": tokens between two checkpoints.
+    """
 
     kind: str
-    page_size: int  # tokens per page
-    def __init__(self, kind: str, page_size: int) -> None: ...
+    page_size: int
+    window: int
+    def __init__(self, kind: str, page_size: int, window: int = 0) -> None: ...
 
 class Config:
     def __init__(
@@ -52,9 +76,19 @@ class Config:
         prefill_share: float = 0.75,  # of max_step_tokens while at least one row decodes
         prefix_cache: bool = True,
         max_wait_steps: int = 256,  # without progress, for a page that another request computes
-        max_row_tokens: int = 1,  # output tokens that one row may return in one step
+        max_row_tokens: int = 1,  # output tokens that one row may return: 1 + most draft tokens
+        host_pages: int = 0,  # usable pages of the host tier (0: none); ids are 1..host_pages
+        aging_ms: int = 10_000,  # one priority class is worth so much waiting
+        max_bypass: int = 16,  # how often the head of the queue is passed before all wait for it
+        itl_target_ms: float = 0.0,  # the prefill share follows from it; 0: prefill_share holds
+        retention: bool = True,  # keep what came back before longer than plain LRU does
+        kv_events: bool = False,  # log what the prefix cache holds, for take_kv_events
         hash_bits: int = 64,  # of a page key; tests lower it to force collisions
+        hash_seed: int = 0,  # of page keys; no plan depends on it
     ) -> None: ...
+
+    block_size: int
+    """Tokens of one node of the prefix tree: the least common multiple of the page sizes."""
 
 class SubmitResult:
     """``rejection`` is ACCEPTED or the reason; a rejected request left no trace."""
@@ -73,6 +107,17 @@ class PlanBuffers:
         row_query_start i32[S + 1]     row_kv_len i32[S]   (KV length after this step)
         token_ids i32[T]     positions i32[T]
         delta_slot i32[G, D] delta_epoch u32[G, D] delta_index i32[G, D] delta_page i32[G, D]
+        copy_source i32[C]   copy_target i32[C]    (device pages)
+        store_transfer u64[X] store_source i32[X] store_target i32[X]   (device page to host page)
+        load_transfer u64[X]  load_source i32[X]  load_target i32[X]    (host page to device page)
+
+    C >= max_copies() of the config, X >= max_transfer_pages(); both are 0 where nothing needs them.
+    A decode row of 1 + k query tokens verifies k drafts: its ``token_ids`` are 0 (all of them are
+    on the device), and its positions and KV length are upper bounds while an earlier step is in
+    flight, as that one may accept fewer.
+
+    In a step, deltas are applied first, then copies, then the forward runs: all in one stream.
+    Stores and loads run beside it, in any order: nobody else touches either end before the ack.
     """
 
     def __init__(self, **arrays: NDArray[np.generic]) -> None: ...
@@ -86,7 +131,11 @@ class Plan:
     num_tokens: int
     num_emits: int
     num_deltas: list[int]  # per group
-    digest: int  # u64 over rows, tokens and deltas: equal on every rank or they diverged
+    num_copies: int
+    num_stores: int
+    num_loads: int
+    blocked: Blocked  # NO if and only if num_rows > 0
+    digest: int  # u64 over all that was written: equal on every rank or they diverged
 
 class Updates:
     """What happened to requests since the last call, in order of happening.
@@ -109,29 +158,64 @@ class Ledger:
     free: int
     cached: int  # owned by the prefix tree only
     active: int  # owned or pinned by requests
-    in_transfer: int
+    in_transfer: int  # neither: a transfer reads or writes them
+    host_total: int
+    host_free: int
+    host_cached: int
+    host_in_transfer: int
     balanced: bool
     detail: str  # names every term when it does not balance
 
 class Gauges:
-    running: int
+    running: int  # those that load included
     waiting: int
+    loading: int  # admitted, and their KV is on its way from the host tier
     draining: int
     free_pages: int
     cached_pages: int
     total_pages: int
+    host_free_pages: int
+    host_total_pages: int
+    transfers: int  # in flight
     waiting_tokens: int  # uncomputed prompt tokens of waiting requests
 
 class Counters:
     steps: int
     prompt_tokens: int
-    cached_tokens: int
+    cached_tokens: int  # of all tiers
+    host_cached_tokens: int  # of these, loaded from the host tier
     output_tokens: int
     retractions: int
-    evictions: int
+    retractions_to_host: int  # of these, with all full blocks in the host tier
+    evictions: int  # device pages
+    host_evictions: int  # host pages
+    page_copies: int
+    adoptions: int  # of a leaf's last page, where a copy was not needed
+    stored_pages: int  # acked
+    loaded_pages: int  # acked
+    failed_transfers: int
+    sessions_returned: int
+    kept_sessions: int  # kept beyond LRU, ever
     ignored_events: int
     rejected_events: int
     prefix_waits: int
+    bypasses: int
+
+class KvEvents:
+    """What became resident and what went, in order; parents come first. Full blocks only.
+
+    A model without a full group reports none: its chain of blocks has gaps, so a reader could make
+    nothing of it. Readers that were lost to an overflow of the log are told CLEARED.
+    """
+
+    kind: NDArray[np.uint8]  # KvEvent
+    tier: NDArray[np.uint8]  # Tier; 0 with CLEARED
+    group: NDArray[np.uint8]
+    block: NDArray[np.uint64]  # names a block
+    parent: NDArray[np.uint64]  # 0: it is a first block
+    namespace: NDArray[np.uint64]
+    token_start: NDArray[np.int32]  # [n + 1] into tokens; none unless STORED
+    tokens: NDArray[np.int32]
 
 class Scheduler:
     def __init__(self, config: Config) -> None: ...
@@ -143,6 +227,8 @@ class Scheduler:
         max_new_tokens: int,
         stop_ids: NDArray[np.int32],
         namespace: int = 0,
+        priority: int = 0,  # -100..100, higher goes first; a class is worth ``aging_ms``
+        draft_tokens: int = 0,  # a decode row verifies up to so many; below max_row_tokens
         deadline_ms: int = 0,  # 0: none
         now_ms: int,
     ) -> SubmitResult: ...
@@ -155,19 +241,32 @@ class Scheduler:
         num_tokens: NDArray[np.int32],  # [num_rows]: output tokens of the row (0 if it emits none)
         tokens: NDArray[np.int32],  # [num_rows, max_row_tokens]
         failed: NDArray[np.uint8],  # [num_rows]
+        elapsed_us: int = 0,  # how long the device took; feeds the inter-token-latency target
     ) -> None:
         """Results of ``step``; steps are committed in the order in which they were planned.
 
         A step without rows has no results: its commit may be left out. ValueError, and nothing
         changed, when the step or the shape of its results is not the expected one.
         """
+    def ack(self, transfer: int, ok: bool) -> bool:
+        """A transfer ended. False when it is unknown or acked before: legal, counted, no effect.
+
+        After a failed load its host pages are not trusted again and its request waits once more.
+        """
+    def check_digest(self, step: int, digest: int) -> None:
+        """Compare with the digest that another rank computed for the same step, of the last 64.
+
+        RuntimeError: the ranks have diverged, and nothing that follows can be trusted.
+        """
     def take_updates(self) -> Updates: ...
+    def take_kv_events(self) -> KvEvents: ...
     def has_work(self) -> bool:
-        """True while any request is alive or any step is uncommitted."""
-    def page_table(self, request: int) -> NDArray[np.int32]:
+        """True while any request is alive, any step uncommitted or any transfer in flight."""
+    def page_table(self, request: int, group: int = 0) -> NDArray[np.int32]:
         """Pages of a request in the order of its tokens, once the planned deltas are applied.
 
         For verification: costs O(context). Empty when it owns none, or the id is unknown or over.
+        0 where a sliding window has passed: the device's table may still name the old page.
         """
     def ledger(self) -> Ledger: ...
     def gauges(self) -> Gauges: ...
@@ -175,7 +274,13 @@ class Scheduler:
     def take_rejected_events(self) -> list[tuple[str, str, str]]:
         """(request, state, event) of events that the transition table rejects: bugs of ours."""
     def reset_prefix_cache(self) -> bool:
-        """Drop the tree; False (and nothing dropped) while a request is alive."""
+        """Drop the tree, on both tiers; False (and nothing dropped) while has_work()."""
+
+def max_copies(config: Config) -> int:
+    """The most page copies that one step may hold."""
+
+def max_transfer_pages(config: Config) -> int:
+    """The least X of PlanBuffers: the most pages of one transfer."""
 
 def transition_table() -> list[tuple[str, str, str]]:
     """(state, event, outcome) rows: the source of the diagram in the docs."""

@@ -19,6 +19,7 @@ Count = Annotated[int, Meta(ge=1, le=_INT32_MAX, description=f"an integer from 1
 Length = Annotated[int, Meta(ge=2, le=_INT32_MAX, description=f"an integer from 2 to {_INT32_MAX}")]
 PageSize = Annotated[int, Meta(ge=1, le=4096, description="an integer from 1 to 4096")]
 Share = Annotated[float, Meta(gt=0, le=1, description="a number above 0 and at most 1")]
+NotNegative = Annotated[float, Meta(ge=0, le=1e9, description="a number from 0 to 1e9")]
 Seconds = Annotated[float, Meta(gt=0, le=1e9, description="a number above 0, at most 1e9")]
 Port = Annotated[int, Meta(ge=0, le=65535, description="an integer from 0 to 65535")]
 Load = Annotated[Literal["auto", "dummy"], Meta(description='"auto" or "dummy"')]
@@ -66,11 +67,19 @@ class EngineConfig(_Checked, frozen=True, kw_only=True):
         dtype: dtype of weights and activations; "auto" takes the platform's first choice.
         max_model_len: longest prompt and answer together, in tokens; None takes the model's.
         kv_pages: usable KV pages; None fills the memory that is free after loading.
+        host_kv_gb: GB (10^9 bytes) of the host's memory that keep copies of cached pages; 0: none.
         page_size: tokens per page.
         prefix_cache: whether computed pages are kept for later prompts.
+        retention: whether pages of conversations that came back before are kept longer than those
+            of the others.
+        kv_events: whether the front hears what the prefix cache holds, as a gateway that routes by
+            it asks.
         max_num_seqs: requests that run at once.
         max_step_tokens: query tokens in one step, the prefill chunk.
         prefill_share: share of max_step_tokens that prefill may take while others decode.
+        itl_target_ms: milliseconds between two tokens of a request to aim at: the share of prefill
+            follows from it, instead of prefill_share; 0: no target.
+        priority_aging_ms: milliseconds of waiting that count as much as one class of priority.
         graphs: whether decode steps are captured and replayed, where the device can.
         verify_page_tables: whether every step's page tables on the device are compared with the
             scheduler's; slow, for tests.
@@ -88,11 +97,16 @@ class EngineConfig(_Checked, frozen=True, kw_only=True):
     dtype: Text = "auto"
     max_model_len: Length | None = None
     kv_pages: Count | None = None
+    host_kv_gb: NotNegative = 0.0
     page_size: PageSize = 16
     prefix_cache: Flag = True
+    retention: Flag = True
+    kv_events: Flag = False
     max_num_seqs: Count = 64
     max_step_tokens: Count = 512
     prefill_share: Share = 0.75
+    itl_target_ms: NotNegative = 0.0
+    priority_aging_ms: Count = 10_000
     graphs: Flag = True
     verify_page_tables: Flag = False
     check_kernels: Flag = False
@@ -109,6 +123,12 @@ class EngineConfig(_Checked, frozen=True, kw_only=True):
                 "{max_num_seqs} is more than {max_step_tokens}; lower the one or raise the other",
                 {"max_num_seqs": self.max_num_seqs, "max_step_tokens": self.max_step_tokens},
             )
+        if self.host_kv_gb and not self.prefix_cache:  # it holds nothing but the cache's pages
+            raise ConfigError(
+                "{host_kv_gb} needs the prefix cache, and {prefix_cache} turns it off; "
+                "leave one of them out",
+                {"host_kv_gb": self.host_kv_gb, "prefix_cache": self.prefix_cache},
+            )
 
 
 class FrontConfig(_Checked, frozen=True, kw_only=True):
@@ -120,6 +140,7 @@ class FrontConfig(_Checked, frozen=True, kw_only=True):
         grpc_port, admin_port: on 127.0.0.1; 0 takes a free one.
         request_timeout: seconds after which a request ends with DEADLINE_EXCEEDED.
         max_queue: requests that may wait; one more gets RESOURCE_EXHAUSTED.
+        isolate_tenants: whether a request without a salt is refused.
     """
 
     model: Text
@@ -128,6 +149,7 @@ class FrontConfig(_Checked, frozen=True, kw_only=True):
     admin_port: Port = 0
     request_timeout: Seconds = 600.0
     max_queue: Count = 1024
+    isolate_tenants: Flag = False
 
 
 @cache

@@ -32,6 +32,7 @@ class Submit(msgspec.Struct, frozen=True, array_like=True):
     sampling: Sampling
     namespace: int = 0
     deadline_ms: int = 0
+    priority: int = 0
 
 
 class EngineInput(msgspec.Struct, array_like=True, tag="input"):
@@ -63,6 +64,16 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     cached_tokens: int = 0
     output_tokens: int = 0
     host_us: int = 0
+    loading: int = 0
+    transfers: int = 0
+    host_free_pages: int = 0
+    host_total_pages: int = 0
+    host_cached_tokens: int = 0
+    stored_pages: int = 0
+    loaded_pages: int = 0
+    failed_transfers: int = 0
+    retractions_to_host: int = 0
+    sessions_returned: int = 0
 
 
 class Rejected(msgspec.Struct, frozen=True, array_like=True):
@@ -111,6 +122,24 @@ class CacheLedger(msgspec.Struct, frozen=True, array_like=True):
     balanced: bool
     idle: bool
     detail: str
+    host_total: int = 0
+    host_free: int = 0
+    host_cached: int = 0
+    host_in_transfer: int = 0
+
+
+class KvEventColumns(msgspec.Struct, frozen=True, array_like=True):
+    """What became resident in the prefix cache and what went: the columns of
+    ``tokenspeed._scheduler.KvEvents`` as bytes, n events in order."""
+
+    kind: bytes
+    tier: bytes
+    group: bytes
+    block: bytes
+    parent: bytes
+    namespace: bytes
+    token_start: bytes
+    tokens: bytes
 
 
 class EngineOutput(msgspec.Struct, array_like=True, tag="output"):
@@ -140,6 +169,7 @@ class EngineOutput(msgspec.Struct, array_like=True, tag="output"):
     rejected: list[Rejected] = []
     load: Load = Load()
     ledger: CacheLedger | None = None
+    kv_events: KvEventColumns | None = None
 
 
 class EngineLoading(msgspec.Struct, frozen=True, array_like=True, tag="loading"):
@@ -156,6 +186,8 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     Attributes:
         max_model_len: tokens of prompt and answer together, min(context, KV pool).
         kernels: what the model's call sites were bound to.
+        block_size: tokens of one block of the prefix cache.
+        host_pages: pages of the host tier; 0 for none.
     """
 
     max_model_len: int
@@ -169,6 +201,8 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     weight_bytes: int
     kv_bytes: int
     kernels: list[KernelChoice] = []
+    block_size: int = 0
+    host_pages: int = 0
 
 
 class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

@@ -118,7 +118,8 @@ class Pool {
     uint64_t seen = 0;
     for (int spins = 0;;) {
       if (index < helpers() && enter(seen)) {
-        take_pieces();
+        // Asked again: the first answer may be of the call before, this one is of the call joined.
+        if (index < helpers()) take_pieces();
         state_.fetch_sub(1, std::memory_order_release);
         spins = 0;
       } else if (++spins < kSpins) {

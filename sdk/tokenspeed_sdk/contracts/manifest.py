@@ -70,7 +70,7 @@ CONTRACTS: Mapping[str, ContractNumber] = MappingProxyType(
         "platform": ContractNumber(1, 0),
         "kernel": ContractNumber(1, 0),
         "model": ContractNumber(1, 0),
-        "observer": ContractNumber(1, 0),
+        "observer": ContractNumber(1, 1),
     }
 )
 """The contracts of this sdk and their numbers; objects stand in group ``tokenspeed.<contract>``."""

@@ -267,6 +267,19 @@ class LoadReported:
             again.
         loop_seconds: what the engine's own thread has worked so far, its waits for the device left
             out.
+        loading: sequences, of those that run, whose KV is on its way from the host tier. (All from
+            here on are new in 1.1.)
+        transfers: transfers of pages between device and host tier that are under way.
+        host_free_pages: pages of the host tier that nobody owns.
+        host_used_pages: pages of the host tier that hold KV, or are about to.
+        device_hit_tokens: prompt tokens, so far, that need not be computed because the device had
+            their KV.
+        host_hit_tokens: the same, because the host tier had it.
+        stored_pages: pages that were copied to the host tier so far.
+        loaded_pages: pages that were copied from it so far.
+        failed_transfers: transfers that failed so far; what they carried is computed again.
+        retractions_to_host: of the ``retractions``, those whose KV the host tier kept.
+        sessions_returned: how often, so far, a prompt went on where a finished answer had ended.
     """
 
     hook: ClassVar[str] = "load_reported"
@@ -280,6 +293,17 @@ class LoadReported:
     active_pages: int
     retractions: int
     loop_seconds: float
+    loading: int = 0
+    transfers: int = 0
+    host_free_pages: int = 0
+    host_used_pages: int = 0
+    device_hit_tokens: int = 0
+    host_hit_tokens: int = 0
+    stored_pages: int = 0
+    loaded_pages: int = 0
+    failed_transfers: int = 0
+    retractions_to_host: int = 0
+    sessions_returned: int = 0
 
 
 Event: TypeAlias = (

@@ -12,6 +12,7 @@
 #include "bindings/arrays.h"
 #include "bindings/plan_buffers.h"
 #include "bindings/values.h"
+#include "schedule/capacity.h"
 #include "schedule/scheduler.h"
 
 // The binding: flat data crosses, owners never do. tokenspeed/_scheduler.pyi is its interface.
@@ -22,26 +23,27 @@ namespace {
 using Strings = std::tuple<std::string, std::string, std::string>;
 
 SubmitResult submit(Scheduler& scheduler, RequestId request, nb::handle tokens,
-                    int max_new_tokens, nb::handle stop_ids, Namespace ns,
-                    std::int64_t deadline_ms, std::int64_t /*now_ms*/) {
+                    int max_new_tokens, nb::handle stop_ids, Namespace ns, int priority,
+                    int draft_tokens, std::int64_t deadline_ms, std::int64_t now_ms) {
   const Array<const TokenId> prompt(tokens, "tokens", 1);
   const Array<const TokenId> stops(stop_ids, "stop_ids", 1);
-  return scheduler.submit({request, prompt.span(), max_new_tokens, stops.span(), ns, deadline_ms});
+  return scheduler.submit({request, prompt.span(), max_new_tokens, stops.span(), ns, priority,
+                           draft_tokens, deadline_ms, now_ms});
 }
 
 void commit(Scheduler& scheduler, std::int64_t step, nb::handle num_tokens, nb::handle tokens,
-            nb::handle failed) {
+            nb::handle failed, std::int64_t elapsed_us) {
   const Array<const std::int32_t> counts(num_tokens, "num_tokens", 1);
   const Array<const TokenId> ids(tokens, "tokens", 2);
   const Array<const std::uint8_t> failures(failed, "failed", 1);
-  scheduler.commit(step, {counts.span(), ids.span(), failures.span()});
+  scheduler.commit(step, {counts.span(), ids.span(), failures.span(), elapsed_us});
 }
 
 using PageTable = nb::ndarray<nb::numpy, PageId, nb::ndim<1>>;
 
-PageTable page_table(const Scheduler& scheduler, RequestId request) {
+PageTable page_table(const Scheduler& scheduler, RequestId request, int group) {
   using Table = std::vector<PageId>;
-  auto* table = new Table(scheduler.page_table(request));
+  auto* table = new Table(scheduler.page_table(request, group));
   const nb::capsule owner(table, [](void* p) noexcept { delete static_cast<Table*>(p); });
   return {table->data(), {table->size()}, owner};
 }
@@ -72,17 +74,24 @@ void bind_scheduler(nb::module_& m) {
       .def(nb::init<const Config&>(), nb::arg("config"))
       .def("submit", &submit, nb::arg("request"), nb::arg("tokens"), nb::kw_only(),
            nb::arg("max_new_tokens"), nb::arg("stop_ids"), nb::arg("namespace") = 0,
-           nb::arg("deadline_ms") = 0, nb::arg("now_ms"))
+           nb::arg("priority") = 0, nb::arg("draft_tokens") = 0, nb::arg("deadline_ms") = 0,
+           nb::arg("now_ms"))
       .def("abort", &Scheduler::abort, nb::arg("request"))
       .def("plan",
            [](Scheduler& scheduler, std::int64_t now_ms, const PlanBuffers& buffers) {
+             if (buffers.groups() != scheduler.layout().groups().size()) {
+               throw nb::value_error("delta_slot: expected one row per cache group");
+             }
              return scheduler.plan(now_ms, buffers.view());
            },
            nb::arg("now_ms"), nb::arg("buffers"))
       .def("commit", &commit, nb::arg("step"), nb::arg("num_tokens"), nb::arg("tokens"),
-           nb::arg("failed"))
-      .def("page_table", &page_table, nb::arg("request"))
+           nb::arg("failed"), nb::arg("elapsed_us") = 0)
+      .def("ack", &Scheduler::ack, nb::arg("transfer"), nb::arg("ok"))
+      .def("check_digest", &Scheduler::check_digest, nb::arg("step"), nb::arg("digest"))
+      .def("page_table", &page_table, nb::arg("request"), nb::arg("group") = 0)
       .def("take_updates", &Scheduler::take_updates)
+      .def("take_kv_events", &Scheduler::take_kv_events)
       .def("take_rejected_events", &take_rejected_events)
       .def("has_work", &Scheduler::has_work)
       .def("ledger", &Scheduler::ledger)
@@ -103,4 +112,10 @@ NB_MODULE(_scheduler, m) {
   tokenspeed::bindings::bind_plan_buffers(m);
   tokenspeed::bindings::bind_scheduler(m);
   m.def("transition_table", &tokenspeed::bindings::transition_table);
+  m.def("max_copies", [](const tokenspeed::Config& config) {
+    return tokenspeed::max_copies(config, tokenspeed::Layout(config.groups));
+  }, nanobind::arg("config"));
+  m.def("max_transfer_pages", [](const tokenspeed::Config& config) {
+    return tokenspeed::max_transfer_pages(config, tokenspeed::Layout(config.groups));
+  }, nanobind::arg("config"));
 }

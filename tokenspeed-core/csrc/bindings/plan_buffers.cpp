@@ -61,7 +61,7 @@ class Fields {
 
 PlanBuffers::PlanBuffers(const nb::kwargs& arrays) : arrays_(nb::borrow<nb::dict>(arrays)) {
   Fields fields(arrays_);
-  std::array<std::size_t, 2> rows{}, tokens{}, deltas{};
+  std::array<std::size_t, 2> rows{}, tokens{}, deltas{}, copies{}, stores{}, loads{};
   view_.row_request = fields.define<RequestId>("row_request", 1, rows);
   fields.take("row_slot", 1, rows, view_.row_slot);
   fields.take("row_epoch", 1, rows, view_.row_epoch);
@@ -71,12 +71,18 @@ PlanBuffers::PlanBuffers(const nb::kwargs& arrays) : arrays_(nb::borrow<nb::dict
   view_.token_ids = fields.define<TokenId>("token_ids", 1, tokens);
   fields.take("positions", 1, tokens, view_.positions);
   view_.delta_slot = fields.define<SlotId>("delta_slot", 2, deltas);
-  if (deltas[0] != 1) {
-    throw nb::value_error("delta_slot: expected one row per cache group, which is 1");
-  }
   fields.take("delta_epoch", 2, deltas, view_.delta_epoch);
   fields.take("delta_index", 2, deltas, view_.delta_index);
   fields.take("delta_page", 2, deltas, view_.delta_page);
+  view_.copy_source = fields.define<PageId>("copy_source", 1, copies);
+  fields.take("copy_target", 1, copies, view_.copy_target);
+  view_.store_transfer = fields.define<TransferId>("store_transfer", 1, stores);
+  fields.take("store_source", 1, stores, view_.store_source);
+  fields.take("store_target", 1, stores, view_.store_target);
+  view_.load_transfer = fields.define<TransferId>("load_transfer", 1, loads);
+  fields.take("load_source", 1, loads, view_.load_source);
+  fields.take("load_target", 1, loads, view_.load_target);
+  groups_ = deltas[0];
   fields.expect_no_others();
 }
 

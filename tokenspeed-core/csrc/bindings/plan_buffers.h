@@ -13,10 +13,12 @@ class PlanBuffers {
  public:
   explicit PlanBuffers(const nb::kwargs& arrays);
   const PlanView& view() const noexcept { return view_; }
+  std::size_t groups() const noexcept { return groups_; }
 
  private:
   nb::dict arrays_;
   PlanView view_;
+  std::size_t groups_ = 0;
 };
 
 void bind_plan_buffers(nb::module_& m);

@@ -9,20 +9,23 @@
 
 namespace tokenspeed {
 
-// Hashes full pages of tokens into chained keys: the key of page i depends on the namespace and
-// on every token below the end of page i. A key only finds candidates; token content decides.
+// Hashes full blocks of tokens into chained keys: the key of block i depends on the namespace and
+// on every token below the end of block i. A key only finds candidates; token content decides.
 class PageHasher {
  public:
   // Fewer bits make collisions likely: tests use that to show that results do not change.
-  PageHasher(int page_size, int bits = 64) noexcept
-      : page_size_(page_size), mask_(bits >= 64 ? ~PageKey{0} : (PageKey{1} << bits) - 1) {}
+  PageHasher(int block_size, int bits = 64, std::uint64_t seed = 0) noexcept
+      : block_size_(block_size),
+        seed_(seed),
+        mask_(bits >= 64 ? ~PageKey{0} : (PageKey{1} << bits) - 1) {}
 
-  // Appends the keys of the full pages of `tokens` that `keys` does not have yet. Never
+  // Appends the keys of the full blocks of `tokens` that `keys` does not have yet. Never
   // allocates when `keys` has the room.
   void extend(Namespace ns, std::span<const TokenId> tokens, std::vector<PageKey>& keys) const;
 
  private:
-  int page_size_;
+  int block_size_;
+  std::uint64_t seed_;
   PageKey mask_;
 };
 

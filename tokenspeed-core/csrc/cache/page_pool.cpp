@@ -23,6 +23,7 @@ Page PagePool::take() noexcept {
 void PagePool::give_back(PageId id) noexcept {
   assert(id >= 1 && id <= total_ && free() < total_);
   free_.push_back(id);
+  returns_ += 1;
 }
 
 }  // namespace tokenspeed

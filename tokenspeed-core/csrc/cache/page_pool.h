@@ -57,12 +57,15 @@ class PagePool {
   int free() const noexcept { return static_cast<int>(free_.size()); }
   int total() const noexcept { return total_; }
   std::span<const PageId> free_pages() const noexcept { return free_; }
+  // How many pages came back, ever.
+  std::uint64_t returns() const noexcept { return returns_; }
 
  private:
   friend class Page;
   void give_back(PageId id) noexcept;
 
   int total_;
+  std::uint64_t returns_ = 0;
   std::vector<PageId> free_;  // a stack with room for every page: giving back never allocates
 };
 

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The TokenSpeed authors
 #pragma once
 
+#include <span>
 #include <utility>
 
 #include "fsm/effects.h"
@@ -14,15 +15,41 @@
 namespace tokenspeed::fsm {
 
 // Building blocks.
-void start_run(Request& request, const Reservation& reservation, const Effects& fx) noexcept;
-void end_run(Request& request, const Effects& fx) noexcept;
+void start_run(Request& request, int cached) noexcept;
+void count_hits(Request& request, Effects& fx) noexcept;
+void cancel_run(Request& request) noexcept;
+void end_run(Request& request, Reservation&& reservation, Finish finish, Effects& fx) noexcept;
 void advance_kv(Request& request, Reservation& reservation, int kv_len, Effects& fx) noexcept;
-void append_token(Request& request, TokenId token, Finish finish, Effects& fx) noexcept;
+void append_tokens(Request& request, std::span<const TokenId> tokens, Finish finish,
+                   Effects& fx) noexcept;
 void report_end(const Request& request, Finish finish, Effects& fx) noexcept;
 
 inline Prefill on(Waiting&&, Admit&& event, Request& request, Effects& fx) noexcept {
-  start_run(request, event.reservation, fx);
+  start_run(request, event.cached);
+  count_hits(request, fx);
   return {std::move(event.reservation)};
+}
+
+inline Loading on(Waiting&&, Load&& event, Request& request, Effects&) noexcept {
+  start_run(request, event.cached);
+  request.loading_tokens = event.from_host;
+  request.load = event.transfer;
+  return {std::move(event.reservation)};
+}
+
+inline Prefill on(Loading&& state, Loaded&&, Request& request, Effects& fx) noexcept {
+  count_hits(request, fx);
+  return {std::move(state.reservation)};
+}
+
+template <class E>
+  requires(std::is_same_v<E, LoadFailed> || std::is_same_v<E, Retract>)
+Waiting on(Loading&& state, E&&, Request& request, Effects& fx) noexcept {
+  fx.counters.retractions += std::is_same_v<E, Retract> ? 1 : 0;
+  [[maybe_unused]] const Reservation released = std::move(state.reservation);
+  fx.transfers.orphan(request.load);
+  cancel_run(request);
+  return {};
 }
 
 template <Computing S>
@@ -34,29 +61,31 @@ S on(S&& state, ChunkDone&& event, Request& request, Effects& fx) noexcept {
 
 inline Decode on(Prefill&& state, PromptDone&& event, Request& request, Effects& fx) noexcept {
   advance_kv(request, state.reservation, event.kv_len, fx);
-  append_token(request, event.token, Finish::NONE, fx);
+  append_tokens(request, event.tokens, Finish::NONE, fx);
   return {std::move(state.reservation)};
 }
 
 inline Retracting on(Retracting&& state, PromptDone&& event, Request& request,
                      Effects& fx) noexcept {
   advance_kv(request, state.reservation, event.kv_len, fx);
-  append_token(request, event.token, Finish::NONE, fx);
+  append_tokens(request, event.tokens, Finish::NONE, fx);
   return std::move(state);
 }
 
+// The KV of a decode row's first input, the last token that is known, and of every accepted draft.
+// The drafts are known only now, so the tokens come first.
 template <Computing S>
   requires(!std::is_same_v<S, Prefill>)
 S on(S&& state, Token&& event, Request& request, Effects& fx) noexcept {
+  append_tokens(request, event.tokens, Finish::NONE, fx);
   advance_kv(request, state.reservation, event.kv_len, fx);
-  append_token(request, event.token, Finish::NONE, fx);
   return std::move(state);
 }
 
 template <Computing S>
 Draining on(S&& state, Stopped&& event, Request& request, Effects& fx) noexcept {
+  append_tokens(request, event.tokens, event.finish, fx);
   advance_kv(request, state.reservation, event.kv_len, fx);
-  append_token(request, event.token, event.finish, fx);
   return {std::move(state.reservation), event.finish};
 }
 
@@ -72,21 +101,28 @@ Finished on(Waiting&&, E&&, Request& request, Effects& fx) noexcept {
   return Finished(E::finish);
 }
 
+template <Cancelling E>
+Finished on(Loading&& state, E&&, Request& request, Effects& fx) noexcept {
+  [[maybe_unused]] const Reservation released = std::move(state.reservation);
+  fx.transfers.orphan(request.load);
+  report_end(request, E::finish, fx);
+  return Finished(E::finish);
+}
+
 template <Running S>
 Retracting on(S&& state, Retract&&, Request&, Effects& fx) noexcept {
   fx.counters.retractions += 1;
   return {std::move(state.reservation)};
 }
 
-// The reservation ends here and in the next function, and nowhere else.
+// Back to the queue: prompt and answer so far are its prompt now.
 inline Waiting on(Retracting&& state, Drained&&, Request& request, Effects& fx) noexcept {
-  [[maybe_unused]] const Reservation released = std::move(state.reservation);
-  end_run(request, fx);
+  end_run(request, std::move(state.reservation), Finish::NONE, fx);
   return {};
 }
 
-inline Finished on(Draining&& state, Drained&&, Request&, Effects&) noexcept {
-  [[maybe_unused]] const Reservation released = std::move(state.reservation);
+inline Finished on(Draining&& state, Drained&&, Request& request, Effects& fx) noexcept {
+  end_run(request, std::move(state.reservation), state.finish, fx);
   return Finished(state.finish);
 }
 

@@ -3,7 +3,8 @@
 #pragma once
 
 #include "cache/page_keys.h"
-#include "cache/prefix_tree.h"
+#include "cache/kv_cache.h"
+#include "cache/transfers.h"
 #include "schedule/counters.h"
 #include "schedule/update_log.h"
 
@@ -11,9 +12,9 @@ namespace tokenspeed::fsm {
 
 // What an action may touch besides its request.
 struct Effects {
-  int page_size;
   const PageHasher& hasher;
-  PrefixTree* tree;  // null: no prefix cache
+  KvCache& cache;
+  Transfers& transfers;
   UpdateLog& updates;
   Counters& counters;
 };

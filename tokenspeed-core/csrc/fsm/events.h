@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The TokenSpeed authors
 #pragma once
 
+#include <span>
 #include <string_view>
 #include <type_traits>
 
@@ -14,6 +15,20 @@ namespace tokenspeed::fsm {
 struct Admit {
   static constexpr std::string_view name = "Admit";
   Reservation reservation;
+  int cached;  // tokens whose KV the reservation holds
+};
+struct Load {  // admitted, but some of its KV must come from the host tier first
+  static constexpr std::string_view name = "Load";
+  Reservation reservation;
+  int cached;
+  int from_host;  // of these, the tokens that the transfer brings
+  TransferId transfer;
+};
+struct Loaded {
+  static constexpr std::string_view name = "Loaded";
+};
+struct LoadFailed {
+  static constexpr std::string_view name = "LoadFailed";
 };
 
 // Results of a row; results.h makes them.
@@ -24,17 +39,17 @@ struct ChunkDone {  // a chunk of the prompt, not the last
 struct PromptDone {  // the last chunk, with the first token
   static constexpr std::string_view name = "PromptDone";
   int kv_len;
-  TokenId token;
+  std::span<const TokenId> tokens;  // one
 };
-struct Token {
+struct Token {  // one, or more where drafts were accepted
   static constexpr std::string_view name = "Token";
   int kv_len;
-  TokenId token;
+  std::span<const TokenId> tokens;
 };
-struct Stopped {  // a token that ends the answer
+struct Stopped {  // the last of these tokens ends the answer
   static constexpr std::string_view name = "Stopped";
   int kv_len;
-  TokenId token;
+  std::span<const TokenId> tokens;
   Finish finish;  // STOP or LENGTH
 };
 struct Fail {  // the executor could not compute the row

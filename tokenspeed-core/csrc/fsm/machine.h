@@ -2,6 +2,10 @@
 // SPDX-FileCopyrightText: The TokenSpeed authors
 #pragma once
 
+#ifdef TOKENSPEED_COVERAGE
+#include <array>
+#include <cstdint>
+#endif
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -16,6 +20,11 @@ concept HasAction = requires(S&& s, E&& e, Request& r, Effects& fx) {
   on(std::move(s), std::move(e), r, fx);
 };
 
+#ifdef TOKENSPEED_COVERAGE
+// How often each row of the table was taken: the fuzz run asserts that it took them all.
+inline std::array<std::uint64_t, Transitions::rows.size()> coverage{};
+#endif
+
 // One cell of the table, checked against its action when it is compiled.
 template <class S, class E>
 OutcomeKind step_cell(S& state, E&& event, Request& request, Effects& fx) noexcept {
@@ -24,6 +33,10 @@ OutcomeKind step_cell(S& state, E&& event, Request& request, Effects& fx) noexce
     using Next = decltype(on(std::move(state), std::move(event), request, fx));
     static_assert(std::is_same_v<Next, typename Outcome::next>, "the action leads elsewhere");
     static_assert(noexcept(on(std::move(state), std::move(event), request, fx)));
+#ifdef TOKENSPEED_COVERAGE
+    constexpr std::size_t line = Transitions::state_index<S> * Transitions::num_events;
+    coverage[line + Transitions::event_index<E>] += 1;
+#endif
     request.state = on(std::move(state), std::move(event), request, fx);
     return OutcomeKind::TO;
   } else {

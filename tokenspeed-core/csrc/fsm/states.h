@@ -22,6 +22,13 @@ struct Waiting {
   Waiting& operator=(Waiting&&) noexcept = default;
 };
 
+// Admitted; a transfer brings a part of its prefix from the host tier. The transfer owns the pages
+// that it fills, so this state can end at any time.
+struct Loading {
+  static constexpr std::string_view name = "Loading";
+  Reservation reservation;
+};
+
 // Computing its prompt, chunk by chunk.
 struct Prefill {
   static constexpr std::string_view name = "Prefill";
@@ -56,10 +63,14 @@ struct Finished {
   Finish finish;
 };
 
-using State = std::variant<Waiting, Prefill, Decode, Retracting, Draining, Finished>;
+using State = std::variant<Waiting, Loading, Prefill, Decode, Retracting, Draining, Finished>;
 
 template <class S>
 concept Running = std::is_same_v<S, Prefill> || std::is_same_v<S, Decode>;
+
+inline bool is_running(const State& state) noexcept {
+  return std::holds_alternative<Prefill>(state) || std::holds_alternative<Decode>(state);
+}
 
 // States in which the results of a step still count.
 template <class S>
@@ -81,7 +92,8 @@ inline Reservation* reservation_of(State& state) noexcept {
   return const_cast<Reservation*>(reservation_of(std::as_const(state)));
 }
 
-static_assert(!std::is_copy_constructible_v<Waiting> && !std::is_copy_constructible_v<Prefill> &&
+static_assert(!std::is_copy_constructible_v<Waiting> && !std::is_copy_constructible_v<Loading> &&
+              !std::is_copy_constructible_v<Prefill> &&
               !std::is_copy_constructible_v<Decode> && !std::is_copy_constructible_v<Retracting> &&
               !std::is_copy_constructible_v<Draining> && !std::is_copy_constructible_v<Finished>);
 static_assert(std::is_nothrow_move_constructible_v<State> &&

@@ -13,13 +13,14 @@ using _ = reject;  // so that the table shows what can happen
 // clang-format off
 // The one transition table. Reading a line: what each event does to a request in that state.
 using Transitions = Table<
-  On<              Admit,       ChunkDone,      PromptDone,     Token,          Stopped,      Fail,         Abort,        Expire,       Retract,        Drained>,
-  From<Waiting,    to<Prefill>, _,              _,              _,              _,            _,            to<Finished>, to<Finished>, _,              _>,
-  From<Prefill,    _,           to<Prefill>,    to<Decode>,     _,              to<Draining>, to<Draining>, to<Draining>, to<Draining>, to<Retracting>, _>,
-  From<Decode,     _,           _,              _,              to<Decode>,     to<Draining>, to<Draining>, to<Draining>, to<Draining>, to<Retracting>, _>,
-  From<Retracting, _,           to<Retracting>, to<Retracting>, to<Retracting>, to<Draining>, to<Draining>, to<Draining>, to<Draining>, ignore,         to<Waiting>>,
-  From<Draining,   _,           ignore,         ignore,         ignore,         ignore,       ignore,       ignore,       ignore,       ignore,         to<Finished>>,
-  From<Finished,   _,           _,              _,              _,              _,            _,            ignore,       ignore,       _,              _>
+  On<              Admit,       Load,        Loaded,      LoadFailed,  ChunkDone,      PromptDone,     Token,          Stopped,      Fail,         Abort,        Expire,       Retract,        Drained>,
+  From<Waiting,    to<Prefill>, to<Loading>, _,           _,           _,              _,              _,              _,            _,            to<Finished>, to<Finished>, _,              _>,
+  From<Loading,    _,           _,           to<Prefill>, to<Waiting>, _,              _,              _,              _,            _,            to<Finished>, to<Finished>, to<Waiting>,    _>,
+  From<Prefill,    _,           _,           _,           _,           to<Prefill>,    to<Decode>,     _,              to<Draining>, to<Draining>, to<Draining>, to<Draining>, to<Retracting>, _>,
+  From<Decode,     _,           _,           _,           _,           _,              _,              to<Decode>,     to<Draining>, to<Draining>, to<Draining>, to<Draining>, to<Retracting>, _>,
+  From<Retracting, _,           _,           _,           _,           to<Retracting>, to<Retracting>, to<Retracting>, to<Draining>, to<Draining>, to<Draining>, to<Draining>, ignore,         to<Waiting>>,
+  From<Draining,   _,           _,           _,           _,           ignore,         ignore,         ignore,         ignore,       ignore,       ignore,       ignore,       ignore,         to<Finished>>,
+  From<Finished,   _,           _,           _,           _,           _,              _,              _,              _,            _,            ignore,       ignore,       _,              _>
 >;
 // clang-format on
 

@@ -3,54 +3,70 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
+#include "cache/kv_cache.h"
+#include "cache/slot_pool.h"
+#include "cache/transfers.h"
 #include "schedule/batch.h"
 #include "schedule/config.h"
 #include "schedule/lifecycle.h"
-#include "schedule/resources.h"
 #include "schedule/roster.h"
+#include "schedule/rows.h"
 
 namespace tokenspeed {
 
-// Who comes in, in order of arrival. The first request that does not fit keeps everybody behind
-// it out; only one that waits for a page that another computes lets others pass.
+// Who comes in. The first in the queue goes first; among the next few of its class, one with more
+// cached blocks may pass it, and one that fits where it does not. After max_bypass of these,
+// nobody comes in before it. Who waits for a block that another computes lets all pass.
 class Admission {
  public:
-  Admission(const Config& config, Resources& resources, const Roster& roster, Lifecycle& lifecycle,
-            Counters& counters)
-      : page_size_(config.page_size()),
-        max_wait_steps_(config.max_wait_steps),
-        resources_(resources),
+  Admission(const Config& config, KvCache& cache, Transfers& transfers, SlotPool& slots,
+            const Roster& roster, Lifecycle& lifecycle, Rows& rows, Counters& counters)
+      : config_(config),
+        layout_(cache.layout()),
+        cache_(cache),
+        transfers_(transfers),
+        slots_(slots),
         roster_(roster),
         lifecycle_(lifecycle),
+        rows_(rows),
         counters_(counters) {}
 
   // Admits requests and gives each its first chunk while `budget` query tokens last.
   void run(Batch& batch, int budget);
 
  private:
-  Match match(const Request& request) const noexcept;
-  int pages_to_compute(const Request& request, const Match& match) const noexcept;
-  bool fits(const Request& request, const Match& match) const noexcept;
-  Reservation reserve(const Request& request, const Match& match);
+  Request* choose(const Batch& batch);
+  int cached_hint(Request& request);
+  void match(const Request& request);
+  bool can_come_in(Request& request);
+  bool fits(const Request& request) const noexcept;
+  bool fits_somehow(const Request& request);
+  bool fits_step(const Batch& batch, const Request& request) const noexcept;
+  int pages_needed(const Request& request) const noexcept;
+  void admit(Batch& batch, Request& request);
+  Reservation reserve(Request& request);
+  void take_source(Reservation& reservation);
+  void take_pages(const Request& request, Reservation& reservation);
   bool waits(Request& request) noexcept;
-  bool starts_to_wait(Request& request, const Match& match) noexcept;
+  bool starts_to_wait(Request& request) noexcept;
 
-  bool is_known_not_to_fit(const Request& request) const noexcept {
-    return misfit_arrival_ == request.arrival && misfit_releases_ == roster_.releases();
+  // Grows whenever somebody who did not fit might fit now.
+  std::uint64_t version() const noexcept {
+    const std::uint64_t unpinned = cache_.tree() != nullptr ? cache_.tree()->releases() : 0;
+    return 1 + cache_.device().returns() + unpinned + transfers_.ended();
   }
 
-  int page_size_;
-  int max_wait_steps_;
-  Resources& resources_;
+  const Config& config_;
+  const Layout& layout_;
+  KvCache& cache_;
+  Transfers& transfers_;
+  SlotPool& slots_;
   const Roster& roster_;
   Lifecycle& lifecycle_;
+  Rows& rows_;
   Counters& counters_;
-  // The request that did not fit, and the releases so far: it is not looked at again before the
-  // next release.
-  std::uint64_t misfit_arrival_ = 0;
-  std::uint64_t misfit_releases_ = 0;
+  Match match_;  // of the request in hand
 };
 
 }  // namespace tokenspeed

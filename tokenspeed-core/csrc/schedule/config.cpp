@@ -2,12 +2,14 @@
 // SPDX-FileCopyrightText: The TokenSpeed authors
 #include "schedule/config.h"
 
-#include <algorithm>
-#include <cmath>
 #include <stdexcept>
+#include <string>
 
 namespace tokenspeed {
 namespace {
+
+// A block is the least common multiple of the page sizes; one of millions of tokens is a mistake.
+constexpr int kMaxBlock = 65536;
 
 void require(bool condition, const std::string& message) {
   if (!condition) {
@@ -19,21 +21,31 @@ void require_positive(int value, const char* name) {
   require(value >= 1, std::string(name) + " must be at least 1, not " + std::to_string(value));
 }
 
+void check_groups(const Config& config) {
+  const auto count = config.groups.size();
+  require(count >= 1 && count <= kMaxGroups,
+          "groups: 1 to " + std::to_string(kMaxGroups) + " are supported, not " +
+              std::to_string(count));
+  long block = 1;
+  for (const CacheGroupConfig& group : config.groups) {
+    require(group.kind == "full" || group.kind == "sliding" || group.kind == "state",
+            "groups: kind must be \"full\", \"sliding\" or \"state\", not \"" + group.kind + "\"");
+    require_positive(group.page_size, "page_size");
+    require(group.kind != "sliding" || group.window >= 1,
+            "groups: a sliding group needs a window of at least 1 token");
+    require(group.kind != "state" || config.max_row_tokens == 1,
+            "max_row_tokens: a state group cannot be rolled back, so it must be 1");
+    block = std::lcm(block, static_cast<long>(group.page_size));
+    require(block <= kMaxBlock, "groups: the least common multiple of the page sizes is above " +
+                                    std::to_string(kMaxBlock));
+  }
+}
+
 }  // namespace
 
-int Config::prefill_limit() const {
-  const auto share = static_cast<int>(std::floor(prefill_share * max_step_tokens + 0.5));
-  return std::clamp(share, 1, max_step_tokens);
-}
-
-int Config::max_pages_per_request() const {
-  return std::min(ceil_div(max_model_len, page_size()), num_pages);
-}
-
 void check(const Config& config) {
-  require(config.groups.size() == 1 && config.groups.front().kind == "full",
-          "groups: exactly one group of kind \"full\" is supported");
-  require_positive(config.groups.front().page_size, "page_size");
+  require_positive(config.max_row_tokens, "max_row_tokens");
+  check_groups(config);
   require_positive(config.num_pages, "num_pages");
   require_positive(config.max_seqs, "max_seqs");
   require_positive(config.max_model_len, "max_model_len");
@@ -44,7 +56,12 @@ void check(const Config& config) {
   require(config.prefill_share > 0.0 && config.prefill_share <= 1.0,
           "prefill_share must be in (0, 1]");
   require(config.max_wait_steps >= 0, "max_wait_steps must not be negative");
-  require(config.max_row_tokens == 1, "max_row_tokens: only 1 is supported");
+  require(config.host_pages >= 0, "host_pages must not be negative");
+  require(config.host_pages == 0 || config.prefix_cache,
+          "host_pages: the host tier needs prefix_cache");
+  require(config.aging_ms >= 0, "aging_ms must not be negative");
+  require(config.max_bypass >= 0, "max_bypass must not be negative");
+  require(config.itl_target_ms >= 0.0, "itl_target_ms must not be negative");
   require(config.hash_bits >= 1 && config.hash_bits <= 64, "hash_bits must be in 1..64");
 }
 

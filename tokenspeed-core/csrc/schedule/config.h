@@ -2,17 +2,13 @@
 // SPDX-FileCopyrightText: The TokenSpeed authors
 #pragma once
 
-#include <string>
+#include <cstdint>
 #include <vector>
 
+#include "cache/layout.h"
 #include "types.h"
 
 namespace tokenspeed {
-
-struct CacheGroupConfig {
-  std::string kind;
-  int page_size = 0;
-};
 
 struct Config {
   std::vector<CacheGroupConfig> groups;
@@ -24,15 +20,14 @@ struct Config {
   bool prefix_cache = true;
   int max_wait_steps = 256;
   int max_row_tokens = 1;
+  int host_pages = 0;
+  int aging_ms = 10'000;
+  int max_bypass = 16;
+  double itl_target_ms = 0.0;
+  bool retention = true;
+  bool kv_events = false;
   int hash_bits = 64;  // tests lower it to force key collisions
-
-  int page_size() const { return groups.front().page_size; }
-
-  // The most query tokens that prefill gets while at least one row decodes.
-  int prefill_limit() const;
-
-  // The longest page table that a request can come to have.
-  int max_pages_per_request() const;
+  std::uint64_t hash_seed = 0;
 };
 
 // Throws std::invalid_argument that names the field.

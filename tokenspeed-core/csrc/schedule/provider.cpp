@@ -13,41 +13,41 @@ const fsm::Prefill* prefilling(const Request& request) noexcept {
   return std::get_if<fsm::Prefill>(&request.state);
 }
 
-bool same_tokens(const Request& a, const Request& b, int from_page, int to_page,
-                 int page_size) noexcept {
-  return std::equal(a.tokens.begin() + from_page * page_size,
-                    a.tokens.begin() + to_page * page_size,
-                    b.tokens.begin() + from_page * page_size);
+bool same_tokens(const Request& a, const Request& b, int from_block, int to_block,
+                 int block_size) noexcept {
+  return std::equal(a.tokens.begin() + from_block * block_size,
+                    a.tokens.begin() + to_block * block_size,
+                    b.tokens.begin() + from_block * block_size);
 }
 
 }  // namespace
 
-int last_page(const Request& request, int page_size) noexcept {
-  return (static_cast<int>(request.tokens.size()) - 1) / page_size;
+int last_block(const Request& request, int block_size) noexcept {
+  return (static_cast<int>(request.tokens.size()) - 1) / block_size;
 }
 
 // Keys first: they differ for nearly every pair. Then the tokens, which decide.
-bool computes_page(const Request& provider, const Request& waiter, int page,
-                   int page_size) noexcept {
+bool computes_block(const Request& provider, const Request& waiter, int block,
+                   int block_size) noexcept {
   const fsm::Prefill* run = prefilling(provider);
-  if (run == nullptr || page >= last_page(waiter, page_size) ||
-      page >= provider.prefill_end / page_size || page < run->reservation.published()) {
+  if (run == nullptr || provider.unpublishable || block >= last_block(waiter, block_size) ||
+      block >= provider.prefill_end / block_size || block < run->reservation.published()) {
     return false;
   }
-  const auto i = static_cast<std::size_t>(page);
+  const auto i = static_cast<std::size_t>(block);
   return provider.ns == waiter.ns && provider.keys[i] == waiter.keys[i] &&
-         same_tokens(provider, waiter, 0, page + 1, page_size);
+         same_tokens(provider, waiter, 0, block + 1, block_size);
 }
 
-ProviderWait wait_for(const Request& provider, int page) noexcept {
+ProviderWait wait_for(const Request& provider, int block) noexcept {
   return {.provider = &provider,
           .arrival = provider.arrival,
           .admissions = provider.admissions,
-          .page = page,
+          .block = block,
           .progress = provider.computed};
 }
 
-bool keep_waiting(Request& waiter, int page_size, int max_idle_plans) noexcept {
+bool keep_waiting(Request& waiter, int block_size, int max_idle_plans) noexcept {
   ProviderWait& wait = waiter.wait;
   const Request& provider = *wait.provider;  // requests are recycled, never freed
   const bool same_run = provider.arrival == wait.arrival && provider.admissions == wait.admissions;
@@ -56,15 +56,15 @@ bool keep_waiting(Request& waiter, int page_size, int max_idle_plans) noexcept {
     wait = {};
     return false;
   }
-  // The pages up to wait.page were compared before; compare the next one only.
-  const int page = std::max(wait.page, run->reservation.published());
-  if (page >= last_page(waiter, page_size) || page >= provider.prefill_end / page_size ||
-      !same_tokens(provider, waiter, wait.page, page + 1, page_size)) {
+  // The blocks up to wait.block were compared before; compare the next one only.
+  const int block = std::max(wait.block, run->reservation.published());
+  if (block >= last_block(waiter, block_size) || block >= provider.prefill_end / block_size ||
+      !same_tokens(provider, waiter, wait.block, block + 1, block_size)) {
     wait = {};
     return false;
   }
   const bool progress = provider.computed > wait.progress;
-  wait.page = page;
+  wait.block = block;
   wait.progress = provider.computed;
   wait.idle_plans = progress ? 0 : wait.idle_plans + 1;
   if (wait.idle_plans >= max_idle_plans) {

@@ -17,6 +17,7 @@ constexpr List list_of(std::size_t state) noexcept {
   switch (state) {
     case Transitions::state_index<fsm::Waiting>:
       return List::QUEUE;
+    case Transitions::state_index<fsm::Loading>:
     case Transitions::state_index<fsm::Prefill>:
     case Transitions::state_index<fsm::Decode>:
       return List::RUNNING;
@@ -33,10 +34,10 @@ constexpr bool is_over(std::size_t state) noexcept {
          state == Transitions::state_index<fsm::Finished>;
 }
 
-// Where a request of this arrival stands, or would stand, among the running ones.
-auto position(auto& running, std::uint64_t arrival) noexcept {
-  return std::lower_bound(running.begin(), running.end(), arrival,
-                          [](const Request* r, std::uint64_t a) { return r->arrival < a; });
+// Where a request stands, or would stand, among the running ones.
+auto position(auto& running, const Request& request) noexcept {
+  return std::lower_bound(running.begin(), running.end(), &request,
+                          [](const Request* r, const Request* other) { return r->before(*other); });
 }
 
 }  // namespace
@@ -66,6 +67,8 @@ void Roster::follow(Request& request, std::size_t old_state) noexcept {
   if (old_state == new_state) {
     return;
   }
+  loading_ += new_state == Transitions::state_index<fsm::Loading> ? 1 : 0;
+  loading_ -= old_state == Transitions::state_index<fsm::Loading> ? 1 : 0;
   if (is_over(new_state) && !is_over(old_state)) {
     by_id_.erase(request.id);
   }
@@ -81,11 +84,10 @@ void Roster::leave(Request& request, std::size_t old_state) noexcept {
       queue_.remove(request);
       break;
     case List::RUNNING:
-      running_.erase(position(running_, request.arrival));
+      running_.erase(position(running_, request));
       break;
     case List::LEAVING:
       leaving_ -= 1;
-      releases_ += 1;
       break;
     case List::NONE:
       break;
@@ -98,7 +100,7 @@ void Roster::enter(Request& request) noexcept {
       queue_.insert(request);
       break;
     case List::RUNNING:
-      running_.insert(position(running_, request.arrival), &request);
+      running_.insert(position(running_, request), &request);
       break;
     case List::LEAVING:
       leaving_ += 1;

@@ -13,10 +13,10 @@ namespace tokenspeed {
 
 // Every request there is, and the lists that follow from its state:
 //
-//   Waiting                queue()
-//   Prefill, Decode        running(), in order of arrival
-//   Retracting, Draining   leaving()
-//   Finished               recycled at once
+//   Waiting                    queue()
+//   Loading, Prefill, Decode   running(), in the order of their turn
+//   Retracting, Draining       leaving()
+//   Finished                   recycled at once
 //
 // An id is known until the request's end is reported; what drains after that has no name.
 class Roster {
@@ -34,8 +34,7 @@ class Roster {
   const WaitQueue& queue() const noexcept { return queue_; }
   int leaving() const noexcept { return leaving_; }
   int alive() const noexcept { return static_cast<int>(all_.size() - blank_.size()); }
-  // Grows whenever a request gave its pages back.
-  std::uint64_t releases() const noexcept { return releases_; }
+  int loading() const noexcept { return loading_; }
 
   template <class F>
   void for_each(F&& visit) const {
@@ -54,8 +53,8 @@ class Roster {
   std::vector<Request*> running_;
   WaitQueue queue_;
   int leaving_ = 0;
+  int loading_ = 0;
   std::uint64_t arrivals_ = 0;
-  std::uint64_t releases_ = 0;
 };
 
 }  // namespace tokenspeed

@@ -6,17 +6,23 @@
 #include <span>
 #include <vector>
 
+#include "cache/kv_cache.h"
+#include "cache/layout.h"
 #include "cache/page_keys.h"
+#include "cache/slot_pool.h"
+#include "cache/transfers.h"
 #include "schedule/admission.h"
 #include "schedule/batch.h"
 #include "schedule/config.h"
 #include "schedule/counters.h"
 #include "schedule/deadlines.h"
+#include "schedule/digests.h"
 #include "schedule/growth.h"
 #include "schedule/ledger.h"
 #include "schedule/lifecycle.h"
-#include "schedule/resources.h"
+#include "schedule/prefill_budget.h"
 #include "schedule/roster.h"
+#include "schedule/rows.h"
 #include "schedule/steps.h"
 #include "schedule/update_log.h"
 
@@ -42,23 +48,33 @@ struct Submission {
   int max_new_tokens = 0;
   std::span<const TokenId> stop_ids;
   Namespace ns = 0;
+  int priority = 0;
+  int draft_tokens = 0;
   std::int64_t deadline_ms = 0;
+  std::int64_t now_ms = 0;
 };
+
+inline constexpr int kMaxPriority = 100;
 
 // What came back from a step: one entry per row, max_row_tokens tokens each.
 struct StepResults {
   std::span<const std::int32_t> num_tokens;
   std::span<const TokenId> tokens;
   std::span<const std::uint8_t> failed;
+  std::int64_t elapsed_us = 0;  // 0: not known
 };
 
 struct Gauges {
   int running = 0;
   int waiting = 0;
+  int loading = 0;
   int draining = 0;
   int free_pages = 0;
   int cached_pages = 0;
   int total_pages = 0;
+  int host_free_pages = 0;
+  int host_total_pages = 0;
+  int transfers = 0;
   std::int64_t waiting_tokens = 0;
 };
 
@@ -75,17 +91,24 @@ class Scheduler {
   bool abort(RequestId id);
   PlanSummary plan(std::int64_t now_ms, const PlanView& out);
   void commit(std::int64_t step, const StepResults& results);
+  // A transfer ended. False, and no effect, when it is not in flight.
+  bool ack(TransferId transfer, bool ok);
+  void check_digest(std::int64_t step, std::uint64_t digest) const { digests_.check(step, digest); }
   UpdateColumns take_updates() { return updates_.take(); }
+  KvEventColumns take_kv_events() { return cache_.events().take(); }
   std::vector<RejectedEvent> take_rejected_events() { return lifecycle_.take_rejected(); }
 
-  bool has_work() const noexcept { return roster_.alive() > 0 || !steps_.empty(); }
+  bool has_work() const noexcept {
+    return roster_.alive() > 0 || !steps_.empty() || transfers_.pending();
+  }
   bool reset_prefix_cache();
-  Ledger ledger() const { return take_ledger(resources_, roster_); }
+  Ledger ledger() const { return take_ledger(cache_, transfers_, roster_); }
   Gauges gauges() const noexcept;
   // What the device's page table of a request must hold; empty when it owns no pages.
-  std::vector<PageId> page_table(RequestId id) const;
+  std::vector<PageId> page_table(RequestId id, int group = 0) const;
   const Counters& counters() const noexcept { return counters_; }
   const Config& config() const noexcept { return config_; }
+  const Layout& layout() const noexcept { return layout_; }
 
  private:
   SubmitResult judge(const Submission& submission) const;
@@ -93,20 +116,30 @@ class Scheduler {
   void check_view(const PlanView& out) const;
   void check_results(const StepRecord& record, const StepResults& results) const;
   void expire(std::int64_t now_ms);
+  void write_through(Batch& batch);
   bool add_decode_rows(Batch& batch);
   int add_prefill_rows(Batch& batch);
+  int drafts_for(const Batch& batch, const Request& request) const noexcept;
+  Blocked why_blocked() const noexcept;
+  void commit_row(const fsm::RowRecord& row, const fsm::RowResult& result) noexcept;
 
   Config config_;
+  Layout layout_;
   PageHasher hasher_;
   Counters counters_;
   UpdateLog updates_;
-  Resources resources_;  // outlives the roster, whose requests own parts of it
+  KvCache cache_;  // outlives the transfers and the roster, which own parts of it
+  SlotPool slots_;
+  Transfers transfers_;
   Roster roster_;
   Lifecycle lifecycle_;
-  Admission admission_;
   Growth growth_;
+  Rows rows_;
+  Admission admission_;
+  PrefillBudget prefill_budget_;
   Deadlines deadlines_;
   Steps steps_;
+  Digests digests_;
   std::int64_t next_step_ = 0;
   std::int64_t last_committed_ = -1;
 };

@@ -13,6 +13,8 @@ namespace tokenspeed {
 
 struct StepRecord {
   std::int64_t step = 0;
+  int prefill_tokens = 0;
+  int decode_rows = 0;
   std::vector<fsm::RowRecord> rows;
 };
 

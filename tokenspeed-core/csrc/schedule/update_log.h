@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "types.h"
@@ -33,31 +34,28 @@ struct Update {
 // actions are noexcept, so the room is made in the check phase before them.
 class UpdateLog {
  public:
-  void make_room(std::size_t entries) {
+  void make_room(std::size_t entries, std::size_t tokens_each = 1) {
+    const std::size_t tokens = columns_.tokens.size() + entries * tokens_each;
     const std::size_t need = columns_.request.size() + entries;
-    if (need <= room_) {
+    if (need <= room_ && tokens <= columns_.tokens.capacity()) {
       return;
     }
     room_ = std::max(need, room_ * 2);
+    columns_.tokens.reserve(std::max(tokens, room_));
     columns_.request.reserve(room_);
     columns_.token_start.reserve(room_ + 1);
-    columns_.tokens.reserve(room_);  // an update carries at most one token
     columns_.finish.reserve(room_);
     columns_.stop_token.reserve(room_);
     columns_.cached_tokens.reserve(room_);
   }
 
-  void add(const Update& update) noexcept {
+  void add(const Update& update, std::span<const TokenId> tokens) noexcept {
+    columns_.tokens.insert(columns_.tokens.end(), tokens.begin(), tokens.end());
     columns_.request.push_back(update.request);
     columns_.token_start.push_back(static_cast<std::int32_t>(columns_.tokens.size()));
     columns_.finish.push_back(static_cast<std::uint8_t>(update.finish));
     columns_.stop_token.push_back(update.stop_token);
     columns_.cached_tokens.push_back(update.cached_tokens);
-  }
-
-  void add(const Update& update, TokenId token) noexcept {
-    columns_.tokens.push_back(token);
-    add(update);
   }
 
   UpdateColumns take() {

@@ -6,13 +6,13 @@
 
 namespace tokenspeed {
 
-// Whom to stand behind: a new request is the youngest of all, a retracted one among the oldest.
+// Whom to stand behind: most new requests come last, a retracted one is among the first.
 Request* WaitQueue::before(const Request& request) const noexcept {
-  if (back_ == nullptr || back_->arrival < request.arrival) {
+  if (back_ == nullptr || back_->before(request)) {
     return back_;
   }
   Request* previous = nullptr;
-  for (Request* it = front_; it->arrival < request.arrival; it = it->next) {
+  for (Request* it = front_; it->before(request); it = it->next) {
     previous = it;
   }
   return previous;

@@ -6,7 +6,8 @@
 
 namespace tokenspeed {
 
-// The waiting requests in order of arrival. The links are in the requests: no call allocates.
+// The waiting requests in the order of their turn. The links are in the requests: no call
+// allocates.
 class WaitQueue {
  public:
   Request* front() const noexcept { return front_; }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "schedule/capacity.h"
 #include "schedule/scheduler.h"
 
 namespace tokenspeed::test {
@@ -32,6 +33,13 @@ struct Shape {
   int max_wait_steps = 256;
   bool prefix_cache = true;
   int hash_bits = 64;
+  std::vector<CacheGroupConfig> groups = {};  // empty: one full group of page_size
+  int host_pages = 0;
+  int max_row_tokens = 1;
+  int aging_ms = 10'000;
+  int max_bypass = 16;
+  bool retention = true;
+  bool kv_events = false;
 };
 
 struct Row {
@@ -49,13 +57,24 @@ struct Delta {
   Epoch epoch;
   int index;
   PageId page;
+  int group = 0;
   auto operator<=>(const Delta&) const = default;
+};
+
+struct Move {
+  TransferId transfer;
+  PageId source;
+  PageId target;
+  auto operator<=>(const Move&) const = default;
 };
 
 struct Step {
   PlanSummary summary;
   std::vector<Row> rows;
   std::vector<Delta> deltas;
+  std::vector<std::pair<PageId, PageId>> copies;
+  std::vector<Move> stores;
+  std::vector<Move> loads;
 
   const Row* row_of(RequestId id) const {
     const auto it = std::find_if(rows.begin(), rows.end(),
@@ -63,6 +82,11 @@ struct Step {
     return it == rows.end() ? nullptr : &*it;
   }
 };
+
+inline Tokens operator+(Tokens tokens, const Tokens& more) {
+  tokens.insert(tokens.end(), more.begin(), more.end());
+  return tokens;
+}
 
 // What a request's client has heard.
 struct Heard {
@@ -79,8 +103,19 @@ class Rig {
       : scheduler(make_config(shape, max_model_len)) {
     const auto rows = static_cast<std::size_t>(shape.max_seqs);
     const auto tokens = static_cast<std::size_t>(shape.max_step_tokens);
-    const auto deltas =
-        rows + static_cast<std::size_t>(scheduler.config().max_pages_per_request());
+    const auto groups = scheduler.layout().groups().size();
+    const auto deltas = groups * (rows + static_cast<std::size_t>(longest_table(
+                                             scheduler.config(), scheduler.layout())));
+    const auto copies =
+        static_cast<std::size_t>(max_copies(scheduler.config(), scheduler.layout()));
+    const auto moves =
+        static_cast<std::size_t>(max_transfer_pages(scheduler.config(), scheduler.layout()));
+    for (auto* column : {&copy_source_, &copy_target_}) column->resize(copies);
+    for (auto* column : {&store_source_, &store_target_, &load_source_, &load_target_}) {
+      column->resize(moves);
+    }
+    store_transfer_.resize(moves);
+    load_transfer_.resize(moves);
     request_.resize(rows);
     slot_.resize(rows);
     epoch_.resize(rows);
@@ -98,7 +133,7 @@ class Rig {
   SubmitResult submit(RequestId id, const Tokens& prompt, int max_new_tokens = 4,
                       const Tokens& stop_ids = {}, std::int64_t deadline_ms = 0,
                       Namespace ns = 0) {
-    return scheduler.submit({id, prompt, max_new_tokens, stop_ids, ns, deadline_ms});
+    return scheduler.submit({id, prompt, max_new_tokens, stop_ids, ns, 0, 0, deadline_ms, 0});
   }
 
   Step plan(std::int64_t now_ms = 0) {
@@ -110,18 +145,61 @@ class Rig {
       step.rows.push_back({request_[r], slot_[r], epoch_[r], flags_[r], count, kv_len_[r],
                            Tokens(token_.begin() + start_[r], token_.begin() + start_[r + 1])});
     }
-    for (int i = 0; i < step.summary.num_deltas; ++i) {
-      const auto d = static_cast<std::size_t>(i);
-      step.deltas.push_back({delta_slot_[d], delta_epoch_[d], delta_index_[d], delta_page_[d]});
+    for (int g = 0; g < step.summary.num_groups; ++g) {
+      const std::size_t row =
+          delta_slot_.size() / static_cast<std::size_t>(step.summary.num_groups);
+      for (int i = 0; i < step.summary.num_deltas[static_cast<std::size_t>(g)]; ++i) {
+        const auto d = static_cast<std::size_t>(g) * row + static_cast<std::size_t>(i);
+        step.deltas.push_back(
+            {delta_slot_[d], delta_epoch_[d], delta_index_[d], delta_page_[d], g});
+      }
+    }
+    for (std::size_t i = 0; i < static_cast<std::size_t>(step.summary.num_copies); ++i) {
+      step.copies.emplace_back(copy_source_[i], copy_target_[i]);
+    }
+    for (std::size_t i = 0; i < static_cast<std::size_t>(step.summary.num_stores); ++i) {
+      step.stores.push_back({store_transfer_[i], store_source_[i], store_target_[i]});
+    }
+    for (std::size_t i = 0; i < static_cast<std::size_t>(step.summary.num_loads); ++i) {
+      step.loads.push_back({load_transfer_[i], load_source_[i], load_target_[i]});
     }
     check();
     check_page_tables(step);
     return step;
   }
 
+  // Ends every transfer of a step.
+  void ack(const Step& step, bool ok = true) {
+    for (const auto* moves : {&step.stores, &step.loads}) {
+      for (const Move& move : *moves) {
+        scheduler.ack(move.transfer, ok);  // once per page: all but the first are duplicates
+      }
+    }
+    check();
+  }
+
+  // Every row that emits returns what `answers` has for its request, or else one 1000.
+  void commit_tokens(const Step& step, const std::map<RequestId, Tokens>& answers) {
+    std::vector<std::int32_t> counts;
+    const auto width = static_cast<std::size_t>(scheduler.config().max_row_tokens);
+    Tokens ids;
+    for (const Row& row : step.rows) {
+      const auto it = answers.find(row.request);
+      Tokens answer = it != answers.end() ? it->second : Tokens{1000};
+      if ((row.flags & EMITS) == 0) answer.clear();
+      counts.push_back(static_cast<std::int32_t>(answer.size()));
+      answer.resize(width, -1);
+      ids.insert(ids.end(), answer.begin(), answer.end());
+    }
+    scheduler.commit(step.summary.step,
+                     {counts, ids, std::vector<std::uint8_t>(step.rows.size(), 0)});
+    check();
+  }
+
   // Every row that emits returns `token`, except those named in `tokens`; -2 fails a row.
   void commit(const Step& step, TokenId token = 1000, std::map<RequestId, TokenId> tokens = {}) {
     std::vector<std::int32_t> counts;
+    const auto width = static_cast<std::size_t>(scheduler.config().max_row_tokens);
     Tokens ids;
     std::vector<std::uint8_t> failed;
     for (const Row& row : step.rows) {
@@ -129,6 +207,7 @@ class Rig {
       failed.push_back(id == -2 ? 1 : 0);
       counts.push_back(id != -2 && (row.flags & EMITS) != 0 ? 1 : 0);
       ids.push_back(id);
+      ids.resize(counts.size() * width, -1);
     }
     if (!step.rows.empty()) {
       scheduler.commit(step.summary.step, {counts, ids, failed});
@@ -139,6 +218,7 @@ class Rig {
   Step run(TokenId token = 1000) {
     Step step = plan();
     commit(step, token);
+    ack(step);
     return step;
   }
 
@@ -146,6 +226,22 @@ class Rig {
     while (scheduler.has_work()) {
       REQUIRE(max_steps-- > 0);
       run();
+    }
+  }
+
+  // Plans ahead of the oldest uncommitted step by up to `depth` steps until nobody is alive;
+  // `commit_oldest` takes that step.
+  template <class F>
+  void run_ahead(std::size_t depth, F&& commit_oldest) {
+    std::vector<Step> in_flight;
+    for (int steps = 0; scheduler.has_work(); ++steps) {
+      REQUIRE(steps < 2000);
+      const Step step = plan();
+      if (!step.rows.empty()) in_flight.push_back(step);
+      if (in_flight.size() > depth || (step.rows.empty() && !in_flight.empty())) {
+        commit_oldest(in_flight.front());
+        in_flight.erase(in_flight.begin());
+      }
     }
   }
 
@@ -163,22 +259,36 @@ class Rig {
   // The deltas of all steps so far, applied one after the other, are what the scheduler means.
   void check_page_tables(const Step& step) {
     for (const Delta& delta : step.deltas) {
-      device_tables_[delta.slot][delta.index] = delta.page;
+      device_tables_[{delta.group, delta.slot}][delta.index] = delta.page;
     }
     for (const Row& row : step.rows) {
-      const std::vector<PageId> table = scheduler.page_table(row.request);
-      REQUIRE(static_cast<int>(table.size()) >=
-              ceil_div(row.kv_len, scheduler.config().page_size()));
-      for (std::size_t i = 0; i < table.size(); ++i) {
-        REQUIRE(table[i] != kNullPage);
-        REQUIRE(device_tables_[row.slot][static_cast<int>(i)] == table[i]);
+      for (int g = 0; g < scheduler.layout().num_groups(); ++g) {
+        check_page_table(row, g);
       }
     }
   }
 
+  void check_page_table(const Row& row, int g) {
+    const Group& group = scheduler.layout().group(g);
+    const std::vector<PageId> table = scheduler.page_table(row.request, g);
+    const bool state = group.kind == Kind::STATE;
+    const int pages = state ? 1 : ceil_div(row.kv_len, group.page_size);
+    REQUIRE(static_cast<int>(table.size()) >= pages);
+    const int read = state ? 0
+                           : Layout::first_read(group.kind, group.window, row.kv_len - row.count) /
+                                 group.page_size;
+    for (int i = read; i < static_cast<int>(table.size()); ++i) {
+      const PageId page = table[static_cast<std::size_t>(i)];
+      REQUIRE(page != kNullPage);
+      REQUIRE(device_tables_[{g, row.slot}][i] == page);
+    }
+  }
+
   PlanView view() {
-    return {request_, slot_,     epoch_,      flags_,       start_,       kv_len_,
-            token_,   position_, delta_slot_, delta_epoch_, delta_index_, delta_page_};
+    return {request_,        slot_,         epoch_,        flags_,       start_,
+            kv_len_,         token_,        position_,     delta_slot_,  delta_epoch_,
+            delta_index_,    delta_page_,   copy_source_,  copy_target_, store_transfer_,
+            store_source_,   store_target_, load_transfer_, load_source_, load_target_};
   }
 
   Scheduler scheduler;
@@ -186,7 +296,16 @@ class Rig {
  private:
   static Config make_config(const Shape& shape, int max_model_len) {
     Config config;
-    config.groups = {{"full", shape.page_size}};
+    config.groups = shape.groups;
+    if (config.groups.empty()) {
+      config.groups = {{"full", shape.page_size, 0}};
+    }
+    config.host_pages = shape.host_pages;
+    config.max_row_tokens = shape.max_row_tokens;
+    config.aging_ms = shape.aging_ms;
+    config.max_bypass = shape.max_bypass;
+    config.retention = shape.retention;
+    config.kv_events = shape.kv_events;
     config.num_pages = shape.num_pages;
     config.max_seqs = shape.max_seqs;
     config.max_model_len = max_model_len;
@@ -212,7 +331,7 @@ class Rig {
   }
 
   std::map<RequestId, Heard> heard_;
-  std::map<SlotId, std::map<int, PageId>> device_tables_;
+  std::map<std::pair<int, SlotId>, std::map<int, PageId>> device_tables_;
   std::vector<RequestId> request_;
   std::vector<SlotId> slot_;
   std::vector<Epoch> epoch_;
@@ -224,6 +343,9 @@ class Rig {
   std::vector<Epoch> delta_epoch_;
   std::vector<std::int32_t> delta_index_;
   std::vector<PageId> delta_page_;
+  std::vector<PageId> copy_source_, copy_target_;
+  std::vector<PageId> store_source_, store_target_, load_source_, load_target_;
+  std::vector<TransferId> store_transfer_, load_transfer_;
 };
 
 }  // namespace tokenspeed::test

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The TokenSpeed authors
 #include <doctest/doctest.h>
 
+#include <array>
 #include <set>
 #include <utility>
 
@@ -42,13 +43,21 @@ static_assert(std::is_same_v<Toy::outcome<Trap, Kill>, to<Green>>);
 
 // A request with a prompt of two pages of one token, brought into any state.
 struct Bench {
-  PagePool pages{8};
-  PrefixTree tree{pages, 1};
+  Config config = [] {
+    Config made;
+    made.groups = {{"full", 1, 0}};
+    made.num_pages = 8;
+    made.max_seqs = 1;
+    return made;
+  }();
+  Layout layout{config.groups};
+  Counters counters;
+  KvCache cache{config, layout, counters};
+  Transfers transfers{cache, counters, 1};
   SlotPool slots{1};
   PageHasher hasher{1};
   UpdateLog updates;
-  Counters counters;
-  Effects fx{1, hasher, &tree, updates, counters};
+  Effects fx{hasher, cache, transfers, updates, counters};
   Request request;
 
   Bench() {
@@ -62,10 +71,13 @@ struct Bench {
   }
 
   Reservation reserve() {
-    Reservation reservation(slots.take(), tree.pin(Match{}), 5);
-    reservation.append(pages.take());
-    reservation.append(pages.take());
+    Reservation reservation(slots.take(), cache.tree()->pin(Match{}, 5), layout, 5);
+    reservation.append(0, cache.take_page());
+    reservation.append(0, cache.take_page());
     return reservation;
+  }
+  Reservation reserve_if_possible() {
+    return slots.free() > 0 ? reserve() : Reservation(Slot{}, TreePin{}, layout, 0);
   }
 
   template <class S>
@@ -81,14 +93,17 @@ struct Bench {
 
   template <class E>
   E make() {
+    static constexpr std::array<TokenId, 1> kToken{7};
     if constexpr (std::is_same_v<E, Admit>) {
-      return {slots.free() > 0 ? reserve() : Reservation(Slot{}, TreePin{}, 0)};
+      return {reserve_if_possible(), 0};
+    } else if constexpr (std::is_same_v<E, Load>) {
+      return {reserve_if_possible(), 0, 0, 1};
     } else if constexpr (std::is_same_v<E, ChunkDone>) {
       return {1};
     } else if constexpr (std::is_same_v<E, Stopped>) {
-      return {2, 7, Finish::STOP};
+      return {2, kToken, Finish::STOP};
     } else if constexpr (std::is_same_v<E, PromptDone> || std::is_same_v<E, fsm::Token>) {
-      return {2, 7};
+      return {2, kToken};
     } else {
       return {};
     }
@@ -110,12 +125,15 @@ void check_cell() {
   // Whatever happened: who owns nothing has given everything back.
   const bool owns = reservation_of(bench.request.state) != nullptr;
   CHECK(bench.slots.free() == (owns ? 0 : 1));
-  CHECK((bench.pages.free() + bench.tree.evictable() == 8) == !owns);
+  CHECK((bench.cache.available_pages() == 8) == !owns);
 }
 
 template <class S>
 void check_line() {
   check_cell<S, Admit>();
+  check_cell<S, Load>();
+  check_cell<S, Loaded>();
+  check_cell<S, LoadFailed>();
   check_cell<S, ChunkDone>();
   check_cell<S, PromptDone>();
   check_cell<S, fsm::Token>();
@@ -131,6 +149,7 @@ void check_line() {
 
 TEST_CASE("every state does with every event what the table says") {
   check_line<Waiting>();
+  check_line<Loading>();
   check_line<Prefill>();
   check_line<Decode>();
   check_line<Retracting>();
@@ -156,15 +175,41 @@ TEST_CASE("every result is one event") {
   const auto is = [](const ResultEvent& event, auto kind) {
     return std::holds_alternative<decltype(kind)>(event);
   };
-  CHECK(is(to_event(chunk, {false, -1}), ChunkDone{}));
-  CHECK(is(to_event(chunk, {true, 0}), Fail{}));
-  CHECK(is(to_event(last_chunk, {false, 4}), PromptDone{}));
-  CHECK(is(to_event(last_chunk, {false, 50}), Stopped{}));
-  CHECK(is(to_event(last_chunk, {false, -1}), Fail{}));
-  CHECK(is(to_event(decode, {false, 4}), fsm::Token{}));
+  const std::array<TokenId, 1> token{4}, stop{50}, none{-1};
+  CHECK(is(to_event(chunk, {false, {}}), ChunkDone{}));
+  CHECK(is(to_event(chunk, {true, {}}), Fail{}));
+  CHECK(is(to_event(last_chunk, {false, token}), PromptDone{}));
+  CHECK(is(to_event(last_chunk, {false, stop}), Stopped{}));
+  CHECK(is(to_event(last_chunk, {false, none}), Fail{}));
+  CHECK(is(to_event(decode, {false, token}), fsm::Token{}));
   request.tokens = {1, 2, 3, 4};
-  const ResultEvent at_limit = to_event(decode, {false, 4});
+  const ResultEvent at_limit = to_event(decode, {false, token});
   REQUIRE(is(at_limit, Stopped{}));
   CHECK(std::get<Stopped>(at_limit).finish == Finish::LENGTH);
-  CHECK(std::get<Stopped>(to_event(decode, {false, 50})).finish == Finish::STOP);
+  CHECK(std::get<Stopped>(to_event(decode, {false, stop})).finish == Finish::STOP);
+}
+
+TEST_CASE("of a row that returns several tokens, those after the end count for nothing") {
+  Request request;
+  request.prompt_len = 2;
+  request.max_new_tokens = 5;
+  request.stop_ids = {50};
+  request.tokens = {1, 2, 3};
+  request.computed = 2;
+  const RowRecord decode{&request, 3, true, true};
+  const std::array<TokenId, 3> all{4, 5, 6}, stopped{4, 50, 6}, bad{4, 50, -1};
+  const ResultEvent goes_on = to_event(decode, {false, all});
+  REQUIRE(std::holds_alternative<fsm::Token>(goes_on));
+  CHECK(std::get<fsm::Token>(goes_on).kv_len == 5);
+  const ResultEvent stops = to_event(decode, {false, stopped});
+  REQUIRE(std::holds_alternative<Stopped>(stops));
+  CHECK(std::get<Stopped>(stops).finish == Finish::STOP);
+  CHECK(std::get<Stopped>(stops).kv_len == 4);
+  CHECK(std::get<Stopped>(stops).tokens.size() == 2);
+  CHECK(std::holds_alternative<Fail>(to_event(decode, {false, bad})));
+  request.max_new_tokens = 3;  // two more
+  const ResultEvent at_limit = to_event(decode, {false, all});
+  REQUIRE(std::holds_alternative<Stopped>(at_limit));
+  CHECK(std::get<Stopped>(at_limit).finish == Finish::LENGTH);
+  CHECK(std::get<Stopped>(at_limit).tokens.size() == 2);
 }

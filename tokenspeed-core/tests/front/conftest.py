@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,29 +108,37 @@ class Front:
     port: int
 
 
+@asynccontextmanager
+async def run_front(
+    address: str,
+    engine: FakeEngine,
+    model_folder: Path,
+    *,
+    kv_events: bool = True,
+    **options: Any,
+) -> AsyncIterator[Front]:
+    """``options``: of the FrontConfig."""
+    config = FrontConfig(model=str(model_folder), served_model_name="tiny", **options)
+    events, metrics = EventStream("tiny"), Metrics()
+    seen: list[Event] = []
+    events.add(metrics.observe)
+    events.add(seen.append)
+    async with EngineClient(address, events, kv_events=kv_events) as client:
+        ready = await asyncio.wait_for(client.wait_ready(), 5)
+        assert ready == READY
+        service = SchedulerService(client, ready, ModelFolder(config.model), config, events)
+        async with (
+            GrpcServer(service, 0) as server,
+            grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+        ):
+            stub = pb_grpc.TokenSpeedSchedulerStub(channel)
+            yield Front(stub, service, client, engine, metrics, seen, server.port)
+
+
 @pytest.fixture
 def serving(address: str, engine: FakeEngine, model_folder: Path) -> Callable[..., Any]:
     """``async with serving(max_queue=1) as front``."""
-
-    @asynccontextmanager
-    async def serve(**options: Any) -> AsyncIterator[Front]:
-        config = FrontConfig(model=str(model_folder), served_model_name="tiny", **options)
-        events, metrics = EventStream("tiny"), Metrics()
-        seen: list[Event] = []
-        events.add(metrics.observe)
-        events.add(seen.append)
-        async with EngineClient(address, events) as client:
-            ready = await asyncio.wait_for(client.wait_ready(), 5)
-            assert ready == READY
-            service = SchedulerService(client, ready, ModelFolder(config.model), config, events)
-            async with (
-                GrpcServer(service, 0) as server,
-                grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
-            ):
-                stub = pb_grpc.TokenSpeedSchedulerStub(channel)
-                yield Front(stub, service, client, engine, metrics, seen, server.port)
-
-    return serve
+    return partial(run_front, address, engine, model_folder)
 
 
 @pytest.fixture

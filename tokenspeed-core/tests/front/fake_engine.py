@@ -19,6 +19,7 @@ from tokenspeed.messages import (
     EngineOutput,
     EngineReady,
     FromEngine,
+    KvEventColumns,
     Load,
     Rejected,
     Started,
@@ -60,6 +61,8 @@ class FakeEngine(threading.Thread):
         frozen: messages are read but nothing is computed.
         expires: deadlines are kept.
         reject, fail: the next submits are refused, or fail at their first step.
+        host_tier: fields of its load that tell of the host tier.
+        kv_events: said as soon as possible, one message each.
     """
 
     def __init__(self, address: str, ready: EngineReady = READY, *, hold: bool = False) -> None:
@@ -74,6 +77,8 @@ class FakeEngine(threading.Thread):
         self.aborts: list[int] = []
         self.messages: list[EngineInput] = []
         self.loading: list[EngineLoading] = []
+        self.host_tier: dict[str, int] = {}
+        self.kv_events: list[KvEventColumns] = []
         self.go = threading.Event()
         self._address = address
         self._ready = ready
@@ -106,6 +111,8 @@ class FakeEngine(threading.Thread):
         while not self._quit.is_set():
             if self._socket.poll(5 if not self._running or self.frozen else 0):
                 self._apply(msgspec.msgpack.decode(self._socket.recv(), type=EngineInput))
+            while self.kv_events:
+                self._send(EngineOutput(load=self._load(), kv_events=self.kv_events.pop(0)))
             if self._running and not self.frozen:
                 time.sleep(self.step_s)
                 self._step()
@@ -187,6 +194,7 @@ class FakeEngine(threading.Thread):
             prompt_tokens=10,
             cached_tokens=3,
             output_tokens=7,
+            **self.host_tier,
         )
 
     def _ledger(self, asked: int) -> CacheLedger:
@@ -201,4 +209,8 @@ class FakeEngine(threading.Thread):
             balanced=True,
             idle=not self._running,
             detail="",
+            host_total=32,
+            host_free=20,
+            host_cached=11,
+            host_in_transfer=1,
         )

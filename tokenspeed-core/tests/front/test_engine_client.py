@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 
@@ -112,6 +113,13 @@ async def test_admin_port(address: str, monkeypatch: pytest.MonkeyPatch) -> None
         assert await get("/ready") == (200, "ready\n")
         status, text = await get("/debug/cache")
         assert (status, '"balanced": true' in text) == (200, True)
+        host = {name: value for name, value in json.loads(text).items() if name[:5] == "host_"}
+        assert host == {
+            "host_total": 32,
+            "host_free": 20,
+            "host_cached": 11,
+            "host_in_transfer": 1,
+        }
         status, text = await get("/metrics")
         assert (status, "tokenspeed_running_sequences 0.0" in text) == (200, True)
 

@@ -75,6 +75,44 @@ async def test_ready_comes_first_and_every_message_ends_with_the_load(front: Fro
     assert last.free_pages + last.cached_pages + last.active_pages == READY.total_pages
 
 
+async def test_the_host_tier_is_counted(front: Front) -> None:
+    """Sums of the engine: a message that comes twice counts once."""
+    front.engine.host_tier = {
+        "loading": 1,
+        "transfers": 2,
+        "host_free_pages": 20,
+        "host_total_pages": 32,
+        "host_cached_tokens": 1,
+        "stored_pages": 9,
+        "loaded_pages": 5,
+        "failed_transfers": 1,
+        "retractions_to_host": 3,
+        "sessions_returned": 4,
+    }
+    await responses(front.stub.Generate(request(max_new_tokens=3)))
+    value = front.metrics.registry.get_sample_value
+    told = {
+        ("loading_sequences", ""): 1,
+        ("tier_transfers", ""): 2,
+        ("host_pages", "state=free"): 20,
+        ("host_pages", "state=used"): 12,
+        ("tier_hit_tokens_total", "tier=device"): 2,
+        ("tier_hit_tokens_total", "tier=host"): 1,
+        ("tier_transferred_pages_total", "direction=store"): 9,
+        ("tier_transferred_pages_total", "direction=load"): 5,
+        ("tier_failed_transfers_total", ""): 1,
+        ("retractions_to_host_total", ""): 3,
+        ("sessions_returned_total", ""): 4,
+    }
+    for (name, label), expected in told.items():
+        labels = dict([label.split("=")]) if label else {}
+        assert value(f"tokenspeed_{name}", labels) == expected, name
+    front.engine.host_tier["host_cached_tokens"] = 3
+    await responses(front.stub.Generate(request(max_new_tokens=1)))
+    assert value("tokenspeed_tier_hit_tokens_total", {"tier": "host"}) == 3
+    assert value("tokenspeed_tier_hit_tokens_total", {"tier": "device"}) == 2, "never less"
+
+
 async def test_sequences_of_one_request_are_told_apart(front: Front) -> None:
     await responses(front.stub.Generate(request(n=3, max_new_tokens=2)))
     assert sorted(event.index for event in of(front, SequenceStarted)) == [0, 1, 2]

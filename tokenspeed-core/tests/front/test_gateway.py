@@ -9,11 +9,9 @@ import itertools
 import os
 import pty
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +21,11 @@ import pytest
 from click.testing import CliRunner
 from tokenizers import Tokenizer
 from tokenspeed.cli.chat import chat
+from tokenspeed.front.caller import namespace_of
 from tokenspeed.messages import Rejected, Submit
 
 from .conftest import EOS, Front, eventually
+from .gateway import run_gateway
 
 
 @dataclass
@@ -35,48 +35,13 @@ class Server:
     client: openai.AsyncOpenAI
 
 
-def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture
 async def server(front: Front) -> AsyncIterator[Server]:
-    port, metrics_port = free_port(), free_port()
-    command = [sys.executable, "-m", "smg", "launch", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)]
-    command += ["--worker-urls", f"grpc://127.0.0.1:{front.port}", "--policy", "passthrough"]
-    command += ["--worker-startup-check-interval", "1", "--shutdown-grace-period-secs", "0"]
-    command += ["--log-level", "error", "--disable-retries", "--disable-circuit-breaker"]
-    gateway = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        await _until_ready(url, gateway)
-        async with openai.AsyncOpenAI(
-            base_url=f"{url}/v1", api_key="none", max_retries=0
-        ) as client:
-            yield Server(front, url, client)
-    finally:
-        gateway.terminate()
-        try:
-            gateway.wait(10)
-        except subprocess.TimeoutExpired:
-            gateway.kill()
-            gateway.wait()
-
-
-async def _until_ready(url: str, gateway: subprocess.Popen[bytes]) -> None:
-    async with aiohttp.ClientSession() as http, asyncio.timeout(20):
-        while True:
-            assert gateway.poll() is None, "the gateway ended"
-            try:
-                async with http.get(f"{url}/readiness") as response:
-                    if response.status == 200:
-                        return
-            except aiohttp.ClientError:
-                pass
-            await asyncio.sleep(0.05)
+    async with (
+        run_gateway([front.port], "passthrough") as gateway,
+        openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        yield Server(front, gateway.url, client)
 
 
 def say(tokenizer: Tokenizer, text: str, chunk: int = 1, *, end: bool = True) -> Any:
@@ -156,6 +121,36 @@ async def test_errors_reach_the_client(server: Server) -> None:
     server.front.engine.fail = "NaN in the logits"
     with pytest.raises(openai.InternalServerError, match="NaN in the logits"):
         await ask(server, stream=True)
+
+
+async def test_the_one_header_that_is_passed_on(server: Server) -> None:
+    """On every route, for each prompt of a list; an id that the gateway replaces says nothing."""
+    engine, header = server.front.engine, "p=-7,s=acme,mine"
+    routes: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 1},
+        "/v1/completions": {"prompt": ["hello", "ab"], "max_tokens": 1},
+        "/v1/messages": {"messages": MESSAGES, "max_tokens": 1},
+        "/v1/responses": {"input": "hello", "max_output_tokens": 1},
+        "/generate": {"text": "hello", "sampling_params": {"max_new_tokens": 1}},
+    }
+    async with aiohttp.ClientSession(server.url) as http:
+
+        async def post(route: str, **headers: str) -> tuple[int, str]:
+            body = {"model": "tiny", **routes[route]}
+            async with http.post(route, json=body, headers=headers) as answer:
+                return answer.status, await answer.text()
+
+        for route in routes:
+            assert (await post(route, **{"x-request-id": header}))[0] == 200
+            assert (await post(route, **{"x-correlation-id": header}))[0] == 200
+        assert len(engine.submits) == 2 * (len(routes) + 1)
+        assert {(s.priority, s.namespace) for s in engine.submits} == {(-7, namespace_of("acme"))}
+        engine.submits.clear()
+        for replaced in ("s=acme, mine", "s=acme," + "x" * 128):
+            assert (await post("/generate", **{"x-request-id": replaced}))[0] == 200
+        assert {s.namespace for s in engine.submits} == {0}
+        status, text = await post("/v1/completions", **{"x-request-id": "p=101,mine"})
+        assert (status, "must be an integer from -100 to 100" in text) == (400, True)
 
 
 async def test_client_leaves(server: Server) -> None:

@@ -140,11 +140,6 @@ async def test_unbuilt_rpcs(front: Front, rpc: str, message: Any) -> None:
     assert error.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_kv_events_are_not_built(front: Front) -> None:
-    call = front.stub.SubscribeKvEvents(common.SubscribeKvEventsRequest())
-    assert (await code_of(call))[0] == grpc.StatusCode.UNIMPLEMENTED
-
-
 UNBUILT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("logprobs", {"return_logprob": True}, {}),
     ("logprob_start_len", {"logprob_start_len": 0}, {}),

@@ -13,8 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 if TYPE_CHECKING:
-    import torch
+    from collections.abc import Iterable
+
     from tokenspeed_sdk.contracts.model import CacheGroup
     from tokenspeed_sdk.contracts.platform import Device
 
@@ -37,7 +40,13 @@ def page_bytes(group: CacheGroup, page_size: int, dtype: str) -> int:
 
 
 class Slab:
-    """KV memory of one engine rank."""
+    """KV memory of one engine rank.
+
+    Attributes:
+        rows: uint8 [pages + 1, page_bytes], the pages as bytes.
+    """
+
+    layout = LAYOUT
 
     def __init__(
         self, device: Device, groups: tuple[CacheGroup, ...], page_size: int, pages: int, dtype: str
@@ -47,9 +56,10 @@ class Slab:
             raise ValueError(f"cache groups must have pages of equal bytes, got {sorted(sizes)}")
         self.page_size = page_size
         self.pages = pages
-        self.bytes = (pages + 1) * sizes.pop()
-        shape = (pages + 1, self.bytes // (pages + 1) // ITEMSIZE[dtype])
-        self._memory = device.allocate(shape, dtype)
+        self.page_bytes = sizes.pop()
+        self.bytes = (pages + 1) * self.page_bytes
+        self._memory = device.allocate((pages + 1, self.page_bytes // ITEMSIZE[dtype]), dtype)
+        self.rows = self._memory.view(torch.uint8)
 
     def layers(self, group: CacheGroup) -> LayerCache:
         """The slab as the layers of ``group`` see it."""
@@ -60,3 +70,11 @@ class Slab:
             keys=tuple(view[:, layer, 0] for layer in count),
             values=tuple(view[:, layer, 1] for layer in count),
         )
+
+    def copy_pages(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Launch the copies of (source, target) pages, in order, on the current stream.
+
+        One launch a page needs no memory of its own, and a step has few of them.
+        """
+        for source, target in pairs:
+            self.rows[target].copy_(self.rows[source], non_blocking=True)

@@ -133,6 +133,13 @@ _OPTIONS = (
     ),
     click.option("--kv-pages", type=COUNT, help="KV pages; by default as many as fit in memory."),
     click.option(
+        "--host-kv-gb",
+        type=Numbers(min=0),
+        default=_DEFAULTS.host_kv_gb,
+        show_default=True,
+        help="GB of host memory that keep cached pages which the device has no room for; 0: none.",
+    ),
+    click.option(
         "--page-size",
         type=COUNT,
         default=_DEFAULTS.page_size,
@@ -144,6 +151,12 @@ _OPTIONS = (
         default=_DEFAULTS.prefix_cache,
         show_default=True,
         help="Keep computed pages for later prompts.",
+    ),
+    click.option(
+        "--retention/--no-retention",
+        default=_DEFAULTS.retention,
+        show_default=True,
+        help="Keep pages of conversations that come back longer than others.",
     ),
     click.option(
         "--max-num-seqs",
@@ -165,6 +178,20 @@ _OPTIONS = (
         default=_DEFAULTS.prefill_share,
         show_default=True,
         help="Share of a step that prefill may take while others decode.",
+    ),
+    click.option(
+        "--itl-target-ms",
+        type=Numbers(min=0),
+        default=_DEFAULTS.itl_target_ms,
+        show_default=True,
+        help="Aim at so many ms between tokens: prefill's share follows from it; 0: no target.",
+    ),
+    click.option(
+        "--priority-aging-ms",
+        type=COUNT,
+        default=_DEFAULTS.priority_aging_ms,
+        show_default=True,
+        help="Waiting so long counts as much as one class of priority.",
     ),
     click.option(
         "--load",

@@ -62,6 +62,12 @@ def _gateway_parser(ctx: click.Context, param: click.Parameter, value: str | Non
 )
 @engine_options
 @click.option(
+    "--kv-events/--no-kv-events",
+    default=True,
+    show_default=True,
+    help="Tell a gateway that asks what the prefix cache holds.",
+)
+@click.option(
     "--request-timeout",
     type=Numbers(min=0, min_open=True),
     default=_FRONT.request_timeout,
@@ -74,6 +80,11 @@ def _gateway_parser(ctx: click.Context, param: click.Parameter, value: str | Non
     default=_FRONT.max_queue,
     show_default=True,
     help="Requests that may wait; one more is refused.",
+)
+@click.option(
+    "--isolate-tenants",
+    is_flag=True,
+    help="Refuse requests without a salt: no two tenants share cached prefixes by mistake.",
 )
 @click.option(
     "--tool-call-parser", callback=_gateway_parser, help="How the model writes tool calls."
@@ -113,6 +124,7 @@ def serve(folder: str | None, model: str | None, **values: Any) -> None:
             served_model_name=values.pop("served_model_name") or Path(path).name,
             request_timeout=values.pop("request_timeout"),
             max_queue=values.pop("max_queue"),
+            isolate_tenants=values.pop("isolate_tenants"),
             admin_port=_choose_admin_port(values.pop("admin_port"), values["port"]),
         )
     log_level = values.pop("log_level")

@@ -19,18 +19,28 @@ from tokenspeed._scheduler import PlanBuffers
 if TYPE_CHECKING:
     from tokenspeed_sdk.contracts.platform import Device
 
+    from tokenspeed._scheduler import Plan
+
 ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Capacities that fix every shape: S sequences, T tokens, G groups, D deltas, M pages."""
+    """Capacities that fix every shape: S sequences, T tokens, G groups, D deltas, M pages.
+
+    Attributes:
+        page_size: tokens per page, of the group with the smallest.
+        copies, transfer_pages: the scheduler's ``max_copies`` and ``max_transfer_pages``; 0 where
+            no scheduler plans.
+    """
 
     sequences: int
     tokens: int
     groups: int
     max_kv_len: int
     page_size: int
+    copies: int = 0
+    transfer_pages: int = 0
 
     @property
     def max_pages(self) -> int:
@@ -136,6 +146,17 @@ SCHEDULER_WRITES = (
 )
 
 
+def _host_only(limits: Limits) -> dict[str, np.ndarray]:
+    """Pages to move: the host launches the copies, so the device need not know."""
+    copies = {f"copy_{end}": np.zeros(limits.copies, np.int32) for end in ("source", "target")}
+    transfers = {
+        f"{kind}_{what}": np.zeros(limits.transfer_pages, dtype)
+        for kind in ("store", "load")
+        for what, dtype in (("transfer", np.uint64), ("source", np.int32), ("target", np.int32))
+    }
+    return copies | transfers
+
+
 class StepBuffers:
     """One slot of the ring: host arrays for one step, and where its results land."""
 
@@ -151,11 +172,21 @@ class StepBuffers:
         }
         for name, unsigned in UNSIGNED.items():
             self.host[name] = self.host[name].view(unsigned)
-        self.scheduler = PlanBuffers(**{name: self.host[name] for name in SCHEDULER_WRITES})
+        moves = _host_only(limits)
+        self.host |= moves
+        written = {name: self.host[name] for name in SCHEDULER_WRITES}
+        self.scheduler = PlanBuffers(**written, **moves)
         self.sampled = device.host_buffer((limits.sequences,), "int64")
         tables = (limits.sequences + 2, limits.max_pages)
         count = limits.groups if page_tables else 0
         self.page_tables = [device.host_buffer(tables, "int32") for _ in range(count)]
+
+    def copies(self, plan: Plan) -> list[tuple[int, int]]:
+        """The pages that the step copies: (source, target)."""
+        ends = (
+            self.host[name][: plan.num_copies].tolist() for name in ("copy_source", "copy_target")
+        )
+        return list(zip(*ends, strict=True))
 
 
 class DeviceInputs:

@@ -4,12 +4,15 @@
 
     plan(t) -> ring[t % 3] --copy--> device inputs -> deltas -> forward -> sample --copy--> ring
 
-Nothing here waits for the device, except ``wait``, which waits for one step.
+Nothing here waits for the device, except ``wait``, which waits for one step. Pages that the plan
+copies are copied in front, on the same stream; those that it moves to or from the host tier go
+beside, on streams of their own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
     from tokenspeed_sdk.contracts.platform import Device, Event
 
+    from tokenspeed.cache.slab import Slab
+    from tokenspeed.cache.transfers import EndedTransfer, PageMover
     from tokenspeed.messages import Sampling
 
 _NEW_TENANT, _EMITS = int(RowFlag.NEW_TENANT), int(RowFlag.EMITS)  # numpy is slow with enums
@@ -64,6 +69,8 @@ class Executor:
         step: DeviceStep,
         device: Device,
         limits: Limits,
+        slab: Slab,
+        mover: PageMover | None = None,
         *,
         graphs: bool = True,
         page_tables: bool = False,
@@ -71,11 +78,14 @@ class Executor:
         """Captures the decode graphs, unless ``graphs`` is False or the device has none.
 
         Args:
+            mover: to and from the host tier; closed with the executor. None: there is no such tier.
             page_tables: whether every step brings the device's page tables back.
         """
         layout = StepLayout(limits)
         sizes = bucket_sizes(limits.sequences) if graphs else []
         self._step = step
+        self._slab = slab
+        self._mover = mover
         self._stream = device.stream()
         self._ring = [
             StepBuffers(device, layout, limits, page_tables=page_tables) for _ in range(RING)
@@ -88,8 +98,17 @@ class Executor:
         """The buffers that the next plan is written into; their last step is committed."""
         return self._ring[self._dispatched % RING]
 
+    def start_transfers(self, plan: Plan) -> None:
+        """Start what the plan in ``next_buffers()`` moves to and from the host tier."""
+        if self._mover is not None:
+            self._mover.start(plan, self.next_buffers().host)
+
+    def ended_transfers(self) -> list[EndedTransfer]:
+        """Those that ended since the last call. Never blocks."""
+        return [] if self._mover is None else self._mover.ended()
+
     def dispatch(self, plan: Plan, requests: Mapping[int, Sampling]) -> InFlight:
-        """Queue a planned step; the plan lies in ``next_buffers()``.
+        """Queue a planned step; the plan lies in ``next_buffers()``, which is another afterwards.
 
         Args:
             requests: sampling parameters by request id, at least of all new tenants.
@@ -98,6 +117,8 @@ class Executor:
         emits = self._complete(plan, buffers, requests)
         shape = _shape(plan, buffers)
         bucket = self._graphs.find(shape)
+        if plan.num_copies:
+            self._stream.run(partial(self._slab.copy_pages, buffers.copies(plan)))
         if bucket is None:
             self._stream.run(lambda: self._launch(buffers, shape))
         else:
@@ -122,8 +143,10 @@ class Executor:
         )
 
     def close(self) -> None:
-        """Wait for queued work and release the stream."""
+        """Wait for queued work and release the streams."""
         self._stream.close()
+        if self._mover is not None:
+            self._mover.close()
 
     def _launch(self, buffers: StepBuffers, shape: StepShape) -> None:
         self._step.upload(buffers)

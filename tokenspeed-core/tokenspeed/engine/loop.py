@@ -4,6 +4,7 @@
 
 While the device runs step t-1, step t is planned and queued behind it; then the results of t-1 are
 committed. So the device never waits for this loop, and this loop waits for one thing only.
+Transfers to and from the host tier run beside all of it; the loop looks which of them ended.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STALLED_POLL_MS = 5
-"""How long to wait for a message when requests are alive but none can run and none is in flight."""
+STALLED_POLL_MS = 1
+"""How long to wait for a message when no step is in flight and none can be planned: transfers may
+end meanwhile, and nobody wakes us up then."""
 
 
 class EngineLoop:
@@ -44,10 +46,12 @@ class EngineLoop:
         verifier: PageTableVerifier | None = None,
         *,
         kernels: str = "",
+        kv_events: bool = False,
     ) -> None:
         """Args:
         verifier: given, the executor must bring back the page tables of every step.
         kernels: which run in a step, for people.
+        kv_events: whether the front hears what the prefix cache holds.
         """
         self._scheduler = scheduler
         self._executor = executor
@@ -58,7 +62,7 @@ class EngineLoop:
         self._launching = Activity("launching its kernels")
         self._waiting = Activity("waiting for the device")
         self._kernels = kernels
-        self._reporter = Reporter(scheduler, self._clock)
+        self._reporter = Reporter(scheduler, self._clock, kv_events=kv_events)
         self._sampling: dict[int, Sampling] = {}
         self._stopping = False
 
@@ -72,6 +76,7 @@ class EngineLoop:
         stalled = False
         while not self._stopping:
             self._receive(previous, stalled)
+            self._acknowledge()
             current = self._dispatch()
             if previous is not None:
                 self._commit(previous)
@@ -113,6 +118,7 @@ class EngineLoop:
             max_new_tokens=submit.max_new_tokens,
             stop_ids=np.asarray(submit.stop_ids, np.int32),
             namespace=submit.namespace,
+            priority=submit.priority,
             deadline_ms=submit.deadline_ms,
             now_ms=now_ms(),
         )
@@ -123,16 +129,21 @@ class EngineLoop:
             reason = Rejection(result.rejection).name.lower()
             self._reporter.reject(Rejected(submit.request, reason, result.needed, result.available))
 
+    def _acknowledge(self) -> None:
+        for ended in self._executor.ended_transfers():
+            self._scheduler.ack(ended.transfer, ended.ok)
+
     def _dispatch(self) -> InFlight | None:
         if not self._scheduler.has_work():
             return None
         buffers = self._executor.next_buffers()
         plan = self._scheduler.plan(now_ms(), buffers.scheduler)
+        self._executor.start_transfers(plan)  # also of a plan without rows, which is no step
+        if self._verifier is not None:
+            self._verifier.expect(plan, buffers.host)
         if plan.num_rows == 0:
             return None
         self._reporter.planned(plan, buffers.host)
-        if self._verifier is not None:
-            self._verifier.expect(plan, buffers.host)
         with self._launching:
             step = self._executor.dispatch(plan, self._sampling)
         self._step_clock.dispatched()
@@ -141,11 +152,14 @@ class EngineLoop:
     def _commit(self, step: InFlight) -> None:
         with self._clock, self._waiting:
             self._executor.wait(step)
-        self._reporter.ended(step.plan, self._step_clock.ended())
+        elapsed_us = self._step_clock.ended()
+        self._reporter.ended(step.plan, elapsed_us)
         if self._verifier is not None:
             self._verifier.check(step.plan, step.page_tables)
         results = self._executor.collect(step)
-        self._scheduler.commit(step.plan.step, results.num_tokens, results.tokens, results.failed)
+        self._scheduler.commit(
+            step.plan.step, results.num_tokens, results.tokens, results.failed, elapsed_us
+        )
         for request, state, event in self._scheduler.take_rejected_events():
             log.error("request %s in state %s refused event %s", request, state, event)
 
@@ -159,7 +173,8 @@ class EngineLoop:
     def _check_idle(self) -> None:
         """An idle engine owns no page but the prefix tree's; anything else is our fault."""
         ledger = self._scheduler.ledger()
-        if not ledger.balanced or ledger.active or ledger.in_transfer:
+        in_transfer = ledger.in_transfer or ledger.host_in_transfer
+        if not ledger.balanced or ledger.active or in_transfer:
             raise RuntimeError(f"the page ledger does not balance while idle: {ledger.detail}")
 
 

@@ -72,3 +72,20 @@ def plan_kv(
         raise MemoryError(f"one page needs {per_page} bytes, {max(available, 0)} are left for KV")
     # The KV of a request's last token is never written, yet this keeps the rule simple: all fits.
     return KvBudget(pages, min(max_model_len, pages * config.page_size))
+
+
+def host_tier_pages(config: EngineConfig, page_bytes: int) -> int:
+    """Usable pages of the host tier: what ``--host-kv-gb`` holds, beside the null page.
+
+    Raises:
+        ValueError: it holds none.
+    """
+    if not config.host_kv_gb:
+        return 0
+    pages = int(config.host_kv_gb * 1e9) // page_bytes - 1
+    if pages < 1:
+        raise ValueError(
+            f"--host-kv-gb {config.host_kv_gb:g} holds no page: one takes {page_bytes} bytes, "
+            f"beside one that is never used; give at least {2 * page_bytes / 1e9:.2g}, or 0"
+        )
+    return pages

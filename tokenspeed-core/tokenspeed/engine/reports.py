@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenspeed._scheduler import Finish, RowFlag
-from tokenspeed.messages import CacheLedger, EngineOutput, Load, Rejected, Started, StepReport
+from tokenspeed.messages import (
+    CacheLedger,
+    EngineOutput,
+    KvEventColumns,
+    Load,
+    Rejected,
+    Started,
+    StepReport,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,9 +34,11 @@ NOT_A_NUMBER = "the model's logits for this request hold a NaN"
 class Reporter:
     """Gathers what happened since the last message."""
 
-    def __init__(self, scheduler: Scheduler, clock: HostClock) -> None:
+    def __init__(self, scheduler: Scheduler, clock: HostClock, *, kv_events: bool = False) -> None:
+        """``kv_events``: whether to tell what the prefix cache holds, as the scheduler logs it."""
         self._scheduler = scheduler
         self._clock = clock
+        self._wants_kv_events = kv_events
         self._unstarted: set[int] = set()
         self._started: list[Started] = []
         self._steps: list[StepReport] = []
@@ -78,9 +88,15 @@ class Reporter:
         Becoming idle is said at once, and that work goes on at least every second: a long prefill
         must not look like a dead engine.
         """
-        updates = self._scheduler.take_updates()
+        updates, kv_events = self._scheduler.take_updates(), self._kv_events()
         idle, now_ns = not self._scheduler.has_work(), time.monotonic_ns()
-        news = len(updates.request) or self._started or self._rejected or self._ledger_asked
+        news = (
+            len(updates.request)
+            or self._started
+            or self._rejected
+            or self._ledger_asked
+            or kv_events is not None
+        )
         if self._told_idle and not idle:  # silence counts from where the work began
             self._told_idle, self._told_ns = False, now_ns
         overdue = idle != self._told_idle or (not idle and now_ns - self._told_ns > HEARTBEAT_NS)
@@ -100,6 +116,7 @@ class Reporter:
             rejected=self._rejected,
             load=self._load(),
             ledger=self._ledger() if self._ledger_asked else None,
+            kv_events=kv_events,
         )
         self._started, self._steps = [], []
         self._rejected, self._ledger_asked = [], 0
@@ -116,6 +133,15 @@ class Reporter:
             self._finished.append(request)
         return failure
 
+    def _kv_events(self) -> KvEventColumns | None:
+        if not self._wants_kv_events:
+            return None
+        events = self._scheduler.take_kv_events()
+        if not len(events.kind):
+            return None
+        columns = (getattr(events, name).tobytes() for name in KvEventColumns.__struct_fields__)
+        return KvEventColumns(*columns)
+
     def _load(self) -> Load:
         gauges, counters = self._scheduler.gauges(), self._scheduler.counters()
         return Load(
@@ -131,6 +157,16 @@ class Reporter:
             cached_tokens=counters.cached_tokens,
             output_tokens=counters.output_tokens,
             host_us=self._clock.busy_us(),
+            loading=gauges.loading,
+            transfers=gauges.transfers,
+            host_free_pages=gauges.host_free_pages,
+            host_total_pages=gauges.host_total_pages,
+            host_cached_tokens=counters.host_cached_tokens,
+            stored_pages=counters.stored_pages,
+            loaded_pages=counters.loaded_pages,
+            failed_transfers=counters.failed_transfers,
+            retractions_to_host=counters.retractions_to_host,
+            sessions_returned=counters.sessions_returned,
         )
 
     def _ledger(self) -> CacheLedger:
@@ -145,4 +181,8 @@ class Reporter:
             balanced=ledger.balanced,
             idle=not self._scheduler.has_work(),
             detail=ledger.detail,
+            host_total=ledger.host_total,
+            host_free=ledger.host_free,
+            host_cached=ledger.host_cached,
+            host_in_transfer=ledger.host_in_transfer,
         )

@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 from tokenspeed_sdk.contracts.platform import HOST_MEMORY
 from tokenspeed_sdk.modeling import BuildContext, ConfigReader, WeightMap, load_dummy, load_weights
 
-from tokenspeed._scheduler import CacheGroupConfig, Config, Scheduler
-from tokenspeed.cache.slab import Slab
+from tokenspeed._scheduler import Config, Scheduler, max_copies, max_transfer_pages
+from tokenspeed.cache.transfers import PageMover
 from tokenspeed.engine.buffers import Limits
 from tokenspeed.engine.device_step import DeviceStep
 from tokenspeed.engine.dry_step import dry_steps
 from tokenspeed.engine.executor import Executor
 from tokenspeed.engine.loop import EngineLoop
 from tokenspeed.engine.mailbox import Mailbox
-from tokenspeed.engine.memory import KvBudget, kv_memory, longest_request, plan_kv
+from tokenspeed.engine.memory import longest_request
+from tokenspeed.engine.tiers import KvTiers, allocate_kv, scheduler_config
 from tokenspeed.engine.verify import PageTableVerifier
 from tokenspeed.engine.workspace import measure_workspace
 from tokenspeed.messages import EngineFailed, EngineLoading, EngineReady
@@ -126,26 +127,23 @@ def build_engine(
         loaded = _load(plan, device, mailbox)
     with phase("measure workspace", "lower --max-step-tokens"):
         workspace = _workspace(loaded, device, config)
-    with phase("allocate KV", "lower --kv-pages, or leave it out"):
-        budget = plan_kv(
-            config,
-            loaded.groups[0],
-            loaded.context.dtype,
-            loaded.context.max_model_len,
-            kv_memory(device.memory(), device.capabilities, workspace),
-        )
-        slab = Slab(device, loaded.groups, config.page_size, budget.pages, loaded.context.dtype)
+    kv = allocate_kv(config, loaded.groups, loaded.context, device, workspace, phase)
+    planning = scheduler_config(config, loaded.groups, kv)
     with phase("capture graphs", "lower --max-num-seqs, or give --no-graphs"):
-        executor = _executor(loaded, device, slab, config, budget, doing)
+        executor = _executor(loaded, device, config, kv, planning, doing)
     loaded.registry.check_pins()
     loaded.registry.check_wired()
-    _log_summary(loaded, slab, budget, workspace)
-    mailbox.send(_ready(loaded, slab, config, budget, plan))
+    _log_summary(loaded, kv, workspace)
+    mailbox.send(_ready(loaded, kv, config, planning.block_size, plan))
     gc.freeze()  # what lives now lives as long as the engine: no collection need look at it
-    scheduler = _scheduler(loaded, config, budget)
-    verifier = PageTableVerifier(scheduler) if config.verify_page_tables else None
+    scheduler = Scheduler(planning)
+    verifier = None
+    if config.verify_page_tables:
+        verifier = PageTableVerifier(scheduler, len(loaded.groups))
     kernels = ", ".join(f"{each.op} {each.kernel}" for each in loaded.registry.choices())
-    return executor, EngineLoop(scheduler, executor, mailbox, verifier, kernels=kernels)
+    return executor, EngineLoop(
+        scheduler, executor, mailbox, verifier, kernels=kernels, kv_events=config.kv_events
+    )
 
 
 def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox) -> LoadedModel:
@@ -211,73 +209,67 @@ def _dtype(config: EngineConfig, device: Device) -> str:
 def _executor(
     loaded: LoadedModel,
     device: Device,
-    slab: Slab,
     config: EngineConfig,
-    budget: KvBudget,
+    kv: KvTiers,
+    planning: Config,
     doing: Tell,
 ) -> Executor:
     limits = Limits(
         sequences=config.max_num_seqs,
         tokens=config.max_step_tokens,
         groups=len(loaded.groups),
-        max_kv_len=budget.max_model_len,
+        max_kv_len=kv.budget.max_model_len,
         page_size=config.page_size,
+        copies=max_copies(planning),
+        transfer_pages=max_transfer_pages(planning),
     )
-    caches = [slab.layers(group) for group in loaded.groups]
+    caches = [kv.slab.layers(group) for group in loaded.groups]
     step = DeviceStep(loaded.model, device, loaded.context, caches, limits, loaded.vocab_size)
     with loaded.registry.checked_results(doing):
         dry_steps(step, device, limits, loaded.registry.row_samples())
+    mover = None if kv.pool is None else PageMover(device, kv.slab, kv.pool)
     return Executor(
-        step, device, limits, graphs=config.graphs, page_tables=config.verify_page_tables
-    )
-
-
-def _scheduler(loaded: LoadedModel, config: EngineConfig, budget: KvBudget) -> Scheduler:
-    return Scheduler(
-        Config(
-            groups=[CacheGroupConfig(group.kind, config.page_size) for group in loaded.groups],
-            num_pages=budget.pages,
-            max_seqs=config.max_num_seqs,
-            max_model_len=budget.max_model_len,
-            max_step_tokens=config.max_step_tokens,
-            prefill_share=config.prefill_share,
-            prefix_cache=config.prefix_cache,
-        )
+        step,
+        device,
+        limits,
+        kv.slab,
+        mover,
+        graphs=config.graphs,
+        page_tables=config.verify_page_tables,
     )
 
 
 def _ready(
-    loaded: LoadedModel, slab: Slab, config: EngineConfig, budget: KvBudget, plan: LaunchPlan
+    loaded: LoadedModel, kv: KvTiers, config: EngineConfig, block_size: int, plan: LaunchPlan
 ) -> EngineReady:
     return EngineReady(
-        max_model_len=budget.max_model_len,
+        max_model_len=kv.budget.max_model_len,
         vocab_size=loaded.vocab_size,
         page_size=config.page_size,
-        total_pages=budget.pages,
+        total_pages=kv.budget.pages,
         max_num_seqs=config.max_num_seqs,
         dtype=loaded.context.dtype,
         platform=plan.plugins.platform,
         architecture=loaded.architecture,
         weight_bytes=loaded.weight_bytes,
-        kv_bytes=slab.bytes,
+        kv_bytes=kv.slab.bytes,
         kernels=loaded.registry.choices(),
+        block_size=block_size,
+        host_pages=kv.host_pages,
     )
 
 
-def _log_summary(loaded: LoadedModel, slab: Slab, budget: KvBudget, workspace: int) -> None:
+def _log_summary(loaded: LoadedModel, kv: KvTiers, workspace: int) -> None:
     chosen = {bound.site.op: bound.decision.chosen for bound in loaded.registry.bound}
     log.info("kernels: %s", ", ".join(f"{op} {name}" for op, name in chosen.items()))
     log.info(
-        "%s in %s: weights %.2f GB, workspace %.2f GB, KV %.2f GB in %d pages of %d tokens; "
-        "longest request %d tokens",
+        "%s in %s: weights %.2f GB, workspace %.2f GB, %s; longest request %d tokens",
         loaded.architecture,
         loaded.context.dtype,
         loaded.weight_bytes / 1e9,
         workspace / 1e9,
-        slab.bytes / 1e9,
-        slab.pages,
-        slab.page_size,
-        budget.max_model_len,
+        kv,
+        kv.budget.max_model_len,
     )
 
 

@@ -19,7 +19,8 @@ def main() -> None:
     status.phase("load observers")
     with load_observers(plan.plugins) as observers:
         status.phase("wait for the engine")
-        uvloop.run(serve(plan.front, plan.ipc, observers, status.send))
+        kv_events = plan.engine.kv_events
+        uvloop.run(serve(plan.front, plan.ipc, observers, status.send, kv_events=kv_events))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from tokenspeed.front.errors import EngineGone, FailedInEngine, RejectedByScheduler
 from tokenspeed.front.finish import Finish
+from tokenspeed.front.kv_log import KvEventLog
 from tokenspeed.front.request import GenerationRequest
 from tokenspeed.front.stream import Stream
 from tokenspeed.messages import (
@@ -53,14 +54,19 @@ class EngineClient:
         loading: the last progress report before it was ready.
         ready: what the engine serves, once it does.
         load: how busy the engine was at its last message.
+        kv_log: what its prefix cache holds; None when it does not tell.
         gone: why the engine is no more.
     """
 
-    def __init__(self, address: str, events: EventStream | None = None) -> None:
-        """``events``: told what the engine says of itself."""
+    def __init__(
+        self, address: str, events: EventStream | None = None, *, kv_events: bool = False
+    ) -> None:
+        """``events``: told what the engine says of itself; ``kv_events``: whether it tells what
+        its prefix cache holds."""
         self.loading: EngineLoading | None = None
         self.ready: EngineReady | None = None
         self.load = Load()
+        self.kv_log = KvEventLog() if kv_events else None
         self.gone: EngineGone | None = None
         self._address = address
         self._events = events
@@ -256,6 +262,8 @@ class EngineClient:
             answer = self._ledgers.get(output.ledger.asked)
             if answer is not None and not answer.done():
                 answer.set_result(output.ledger)
+        if output.kv_events is not None and self.kv_log is not None:
+            self.kv_log.append(output.kv_events)
         if self._events is not None:
             self._events.load(output.load)
 

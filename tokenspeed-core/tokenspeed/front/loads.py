@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from smg_grpc_proto import tokenspeed_scheduler_pb2 as pb
+from smg_grpc_proto.generated import common_pb2 as common
 
 from tokenspeed.version import engine_version
 
@@ -77,4 +78,22 @@ def _scheduler_load(load: Load, ready: EngineReady, throughput: float) -> Any:
         gen_throughput=throughput,
         cache_hit_rate=load.cached_tokens / max(load.prompt_tokens, 1),
         utilization=load.running / ready.max_num_seqs,
+    )
+
+
+def engine_load(load: Load, ready: EngineReady, throughput: float, sample: int) -> Any:
+    """The same numbers as a record of the KV event stream; ``sample`` grows with each."""
+    scheduler = _scheduler_load(load, ready, throughput)
+    return common.EngineLoad(
+        running_requests=scheduler.num_running_reqs,
+        waiting_requests=scheduler.num_waiting_reqs,
+        waiting_uncached_tokens=scheduler.num_waiting_uncached_tokens,
+        token_usage=scheduler.token_usage,
+        active_token_usage=scheduler.active_token_usage,
+        gen_throughput=throughput,
+        max_running_requests=scheduler.max_running_requests,
+        cache_hit_rate=scheduler.cache_hit_rate,
+        num_used_tokens=scheduler.num_used_tokens,
+        max_total_num_tokens=scheduler.max_total_num_tokens,
+        sample=sample,
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from smg_grpc_proto import tokenspeed_scheduler_pb2 as pb
 
+from tokenspeed.front.caller import Caller, caller_of_custom_params, caller_of_request_id
 from tokenspeed.front.errors import InvalidRequest
 from tokenspeed.front.generation import Output
 from tokenspeed.front.request import SamplingParams
@@ -35,6 +36,7 @@ def sampling_params(request: Any) -> SamplingParams:
     """Of a GenerateRequest. InvalidRequest for fields that only this protocol has."""
     _check_unbuilt(request)
     theirs = request.sampling_params
+    caller = _caller(request)
     given = {
         ours: getattr(theirs, name) for name, ours in _OPTIONAL.items() if theirs.HasField(name)
     }
@@ -49,7 +51,17 @@ def sampling_params(request: Any) -> SamplingParams:
         keep_stop_token=theirs.no_stop_trim,
         logit_bias=dict(theirs.logit_bias),
         logprobs=request.return_logprob,
+        priority=caller.priority or 0,
+        salt=caller.salt,
     )
+
+
+def _caller(request: Any) -> Caller:
+    """``custom_params`` win over the id."""
+    by_id = caller_of_request_id(request.request_id)
+    if not request.sampling_params.HasField("custom_params"):
+        return by_id
+    return caller_of_custom_params(dict(request.sampling_params.custom_params)).or_else(by_id)
 
 
 def _check_unbuilt(request: Any) -> None:
@@ -61,8 +73,6 @@ def _check_unbuilt(request: Any) -> None:
         raise _unbuilt("token_ids_logprob", list(request.token_ids_logprob), "empty")
     if request.data_parallel_rank:
         raise _unbuilt("data_parallel_rank", request.data_parallel_rank, "0")
-    if request.sampling_params.HasField("custom_params"):
-        raise _unbuilt("custom_params", dict(request.sampling_params.custom_params), "absent")
     for name in _UNBUILT_MESSAGES:
         if request.HasField(name):
             raise _unbuilt(name, "present", "absent")

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tokenspeed.front.caller import checked_priority, checked_salt, namespace_of
 from tokenspeed.front.errors import Amount, InvalidRequest
 from tokenspeed.messages import Sampling, Submit
 
@@ -59,6 +60,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         ignore_eos: the model's own end tokens do not end the answer.
         skip_special_tokens: leave special tokens out of the text.
         keep_stop_token: leave the stop token that matched in the token ids.
+        priority: -100 to 100; higher goes first, and who waits long enough goes before it.
+        salt: a text; only requests with the same one share cached prefixes. None is shared by all
+            that have none.
     """
 
     max_tokens: int | None = None
@@ -73,6 +77,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     keep_stop_token: bool = False
+    priority: int = 0
+    salt: str | None = None
     # Not built yet: only these values pass.
     min_tokens: int = 0
     frequency_penalty: float = 0.0
@@ -92,11 +98,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         max_model_len: tokens of prompt and answer together.
         eos_ids: the model's own end tokens.
+        isolate_tenants: a request without a salt is refused.
     """
 
     max_model_len: int
     vocab_size: int
     eos_ids: tuple[int, ...] = ()
+    isolate_tenants: bool = False
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +115,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         max_new_tokens: at least 1, and prompt and answer fit the model.
         stop_ids: end tokens, the model's own included unless they are ignored.
         sampling: resolved; sequence i of n takes seed + i.
+        namespace: of the salt; part of every key in the prefix cache.
     """
 
     tokens: bytes
@@ -118,6 +127,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     skip_special_tokens: bool
     keep_stop_token: bool
+    priority: int
+    namespace: int
 
     @classmethod
     def validated(
@@ -141,6 +152,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
             sampling=resolve_sampling(params),
             skip_special_tokens=params.skip_special_tokens,
             keep_stop_token=params.keep_stop_token,
+            priority=checked_priority(params.priority),
+            namespace=_namespace(params.salt, limits),
         )
 
     def submits(self, ids: Sequence[int], deadline_ms: int) -> list[Submit]:
@@ -153,7 +166,9 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
                 max_new_tokens=self.max_new_tokens,
                 stop_ids=list(self.stop_ids),
                 sampling=msgspec.structs.replace(first, seed=(first.seed + i) % _SEEDS),
+                namespace=self.namespace,
                 deadline_ms=deadline_ms,
+                priority=self.priority,
             )
             for i, request in enumerate(ids)
         ]
@@ -185,6 +200,17 @@ def _check_unbuilt(params: SamplingParams) -> None:
         value = getattr(params, field)
         if value is not None and value != only:
             raise InvalidRequest(field, value, f"{only!r}: nothing else is built yet")
+
+
+def _namespace(salt: str | None, limits: Limits) -> int:
+    if salt is None and limits.isolate_tenants:
+        raise InvalidRequest(
+            "salt",
+            None,
+            "given, because this server isolates tenants (--isolate-tenants): let the proxy in "
+            "front of it send the header x-request-id: s=<salt of the tenant>,<own id>",
+        )
+    return namespace_of(None if salt is None else checked_salt(salt))
 
 
 def _prompt(tokens: Sequence[int], limits: Limits) -> NDArray[np.int32]:

@@ -30,8 +30,10 @@ Report = Callable[[dict[str, Any]], None]
 """Tells the supervisor of an event."""
 
 
-async def serve(config: FrontConfig, ipc: str, observers: Observers, report: Report) -> None:
-    """Serve until SIGTERM.
+async def serve(
+    config: FrontConfig, ipc: str, observers: Observers, report: Report, *, kv_events: bool
+) -> None:
+    """Serve until SIGTERM. ``kv_events``: whether the engine tells what its prefix cache holds.
 
     Reports the events ``listening`` (the admin port is open) and ``ready`` (the gRPC port is open
     too; ``kernels`` and ``observers`` are rows of the start-up table). Nothing is served before the
@@ -42,17 +44,19 @@ async def serve(config: FrontConfig, ipc: str, observers: Observers, report: Rep
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     with contextlib.suppress(asyncio.CancelledError):  # asked to end
-        await _serve(config, ipc, observers, report)
+        await _serve(config, ipc, observers, report, kv_events)
 
 
-async def _serve(config: FrontConfig, ipc: str, observers: Observers, report: Report) -> None:
+async def _serve(
+    config: FrontConfig, ipc: str, observers: Observers, report: Report, kv_events: bool
+) -> None:
     # When a counter began is noise here: all begin with the process.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     events = EventStream(config.served_model_name, token_ids=observers.token_ids)
     metrics = Metrics()
     events.add(metrics.observe)
     events.add(observers.observe)
-    async with EngineClient(ipc, events) as client:
+    async with EngineClient(ipc, events, kv_events=kv_events) as client:
         admin = AdminPort(client, MetricsPage(metrics, client, observers))
         runner, admin_port = await admin.start(config.admin_port)
         try:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,9 @@ from smg_grpc_proto.generated import common_pb2 as common
 
 from tokenspeed.front import errors, proto
 from tokenspeed.front.generation import Generation, Output
-from tokenspeed.front.loads import Throughput, loads_response
+from tokenspeed.front.kv_log import CursorLostError
+from tokenspeed.front.kv_stream import BehindError, Record, stream_kv_events
+from tokenspeed.front.loads import Throughput, engine_load, loads_response
 from tokenspeed.front.request import GenerationRequest, Limits
 from tokenspeed.front.server_info import model_info_response, server_info_response
 
@@ -85,6 +88,7 @@ class SchedulerService:
             max_model_len=ready.max_model_len,
             vocab_size=ready.vocab_size,
             eos_ids=folder.eos_ids(ready.vocab_size),
+            isolate_tenants=config.isolate_tenants,
         )
         self._running: dict[str, Generation] = {}
         self._started = time.time()
@@ -173,8 +177,23 @@ class SchedulerService:
             await context.write(chunk)
 
     async def SubscribeKvEvents(self, request: Any, context: Any) -> None:
-        """Not built; the gateway then routes by its own approximation."""
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "KV events are not built yet")
+        """What the prefix cache holds and how that changes, for routing by it."""
+        log = self._client.kv_log
+        if log is None:
+            message = "this server was started with --no-kv-events"
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, message)
+            return  # never reached: abort raises
+        cursor = request.start_sequence_number
+        try:
+            await stream_kv_events(log, cursor, context.write, self._load_records())
+        except CursorLostError:
+            message = f"what follows {cursor} is not kept; start from 0"
+            await context.abort(grpc.StatusCode.OUT_OF_RANGE, message)
+        except BehindError:
+            message = "this subscriber reads too slowly; start from 0"
+            await context.abort(grpc.StatusCode.DATA_LOSS, message)
+        except errors.EngineGone as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
     async def StartProfile(self, request: Any, context: Any) -> None:
         """Not built."""
@@ -183,6 +202,19 @@ class SchedulerService:
     async def StopProfile(self, request: Any, context: Any) -> None:
         """Not built."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "profiling is not built yet")
+
+    def _load_records(self) -> Record:
+        """For one subscriber: the load at each call, numbered. Raises when the engine is gone."""
+        samples = itertools.count(1)
+
+        def record() -> Any:
+            if self._client.gone is not None:
+                raise self._client.gone
+            load = self._client.load
+            throughput = self._throughput.rate(load.output_tokens)
+            return engine_load(load, self._ready, throughput, next(samples))
+
+        return record
 
     async def _generate(self, request: Any, context: Any, record: RequestRecord) -> Outcome:
         generation_request = self._validated(request)

@@ -107,6 +107,17 @@ class EventStream:
                 active_pages=load.total_pages - load.free_pages - load.cached_pages,
                 retractions=load.retractions,
                 loop_seconds=load.host_us / 1e6,
+                loading=load.loading,
+                transfers=load.transfers,
+                host_free_pages=load.host_free_pages,
+                host_used_pages=load.host_total_pages - load.host_free_pages,
+                device_hit_tokens=load.cached_tokens - load.host_cached_tokens,
+                host_hit_tokens=load.host_cached_tokens,
+                stored_pages=load.stored_pages,
+                loaded_pages=load.loaded_pages,
+                failed_transfers=load.failed_transfers,
+                retractions_to_host=load.retractions_to_host,
+                sessions_returned=load.sessions_returned,
             )
         )
 

@@ -42,11 +42,11 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._retractions_seen = 0
-        self._loop_seconds_seen = 0.0
+        self._seen: dict[Counter, float] = {}
         self._make_requests()
         self._make_tokens()
         self._make_engine()
+        self._make_tiers()
         self._make_info()
 
     def observe(self, event: Event) -> None:
@@ -97,10 +97,29 @@ class Metrics:
         self._pages["free"].set(event.free_pages)
         self._pages["cached"].set(event.cached_pages)
         self._pages["active"].set(event.active_pages)
-        self._retractions.inc(event.retractions - self._retractions_seen)
-        self._loop.inc(event.loop_seconds - self._loop_seconds_seen)
-        self._retractions_seen = event.retractions
-        self._loop_seconds_seen = event.loop_seconds
+        self._reach(self._retractions, event.retractions)
+        self._reach(self._loop, event.loop_seconds)
+        self._tiers_reported(event)
+
+    def _tiers_reported(self, event: LoadReported) -> None:
+        self._loading.set(event.loading)
+        self._transfers.set(event.transfers)
+        self._host_pages["free"].set(event.host_free_pages)
+        self._host_pages["used"].set(event.host_used_pages)
+        self._reach(self._device_hits, event.device_hit_tokens)
+        self._reach(self._host_hits, event.host_hit_tokens)
+        self._reach(self._stored, event.stored_pages)
+        self._reach(self._loaded, event.loaded_pages)
+        self._reach(self._failed_transfers, event.failed_transfers)
+        self._reach(self._retractions_to_host, event.retractions_to_host)
+        self._reach(self._returned, event.sessions_returned)
+
+    def _reach(self, counter: Counter, total: float) -> None:
+        """Count up to a sum that the event carries; one of a message without a load is 0."""
+        seen = self._seen.get(counter, 0)
+        if total > seen:
+            counter.inc(total - seen)
+            self._seen[counter] = total
 
     def _make_requests(self) -> None:
         self._received = self._counter("requests_received", "Requests that came.")
@@ -156,6 +175,37 @@ class Metrics:
         self._prefilled, self._decoded = tokens.labels("prefill"), tokens.labels("decode")
         self._loop = self._counter(
             "loop_seconds", "What the engine's thread worked, without its waits for the device."
+        )
+
+    def _make_tiers(self) -> None:
+        hits = self._counter(
+            "tier_hit_tokens", "Prompt tokens that need not be computed, by who had them.", "tier"
+        )
+        self._device_hits, self._host_hits = hits.labels("device"), hits.labels("host")
+        pages = self._gauge(
+            "host_pages", "Pages of the host tier: free, or in use; they sum up to all.", "state"
+        )
+        self._host_pages = {state: pages.labels(state) for state in ("free", "used")}
+        self._loading = self._gauge(
+            "loading_sequences", "Running sequences whose KV is on its way from the host tier."
+        )
+        self._transfers = self._gauge(
+            "tier_transfers", "Transfers between device and host tier that are under way."
+        )
+        moved = self._counter(
+            "tier_transferred_pages",
+            "Pages that were copied to the host tier (store) or from it (load).",
+            "direction",
+        )
+        self._stored, self._loaded = moved.labels("store"), moved.labels("load")
+        self._failed_transfers = self._counter(
+            "tier_failed_transfers", "Transfers that failed; what they carried is computed again."
+        )
+        self._retractions_to_host = self._counter(
+            "retractions_to_host", "Retractions whose KV the host tier kept."
+        )
+        self._returned = self._counter(
+            "sessions_returned", "Prompts that went on where a finished answer had ended."
         )
 
     def _make_info(self) -> None:

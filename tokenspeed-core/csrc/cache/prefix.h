@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+// SPDX-FileCopyrightText: The TokenSpeed authors
+#pragma once
+
+#include <span>
+
+#include "types.h"
+
+namespace tokenspeed {
+
+// What identifies one block of a prefix besides its parent.
+struct BlockContent {
+  PageKey key;
+  Namespace ns;
+  std::span<const TokenId> tokens;  // exactly one block of them
+};
+
+// A token sequence as the tree reads it: keys[i] belongs to block i of tokens.
+struct Prefix {
+  Namespace ns;
+  std::span<const TokenId> tokens;
+  std::span<const PageKey> keys;
+
+  BlockContent block(int index, int block_size) const noexcept {
+    const auto i = static_cast<std::size_t>(index);
+    const auto size = static_cast<std::size_t>(block_size);
+    return {keys[i], ns, tokens.subspan(i * size, size)};
+  }
+};
+
+}  // namespace tokenspeed

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT
+// SPDX-FileCopyrightText: The TokenSpeed authors
+#include "cache/transfers.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tokenspeed {
+namespace {
+
+int part_of_entry(const Layout& layout, int entry) noexcept {
+  int part = 0;
+  while (entry >= layout.part(part).first_entry + layout.part(part).entries) {
+    ++part;
+  }
+  return part;
+}
+
+}  // namespace
+
+Transfers::Transfers(KvCache& cache, Counters& counters, int max_seqs)
+    : cache_(cache), counters_(counters) {
+  if (cache.has_host_tier()) {
+    retired_.reserve(static_cast<std::size_t>(max_seqs) * 4);
+  }
+}
+
+void Transfers::retire(Retired retired) noexcept {
+  if (!cache_.has_host_tier()) {
+    if (cache_.is_kept(retired.session)) {
+      cache_.tree()->keep(retired.pin);
+      cache_.keep(retired.session, std::move(retired.pin));
+    }
+    return;
+  }
+  if (retired_.size() < retired_.capacity()) {
+    retired_.push_back(std::move(retired));
+  }
+}
+
+void Transfers::store_retired(MoveSink& sink) {
+  std::size_t done = 0;
+  for (; done < retired_.size(); ++done) {
+    Retired& retired = retired_[done];
+    if (cache_.is_kept(retired.session)) {
+      cache_.keep(retired.session, cache_.tree()->hold_path(retired.pin, HoldKind::KEEP));
+    }
+    const int depth = retired.pin.depth();
+    if (sink.moves_left(Tier::HOST) < cache_.layout().width()) {
+      break;
+    }
+    const int reached = store(std::move(retired.pin), retired.stored, true, sink);
+    counters_.retractions_to_host += retired.retracted && reached == depth ? 1 : 0;
+  }
+  retired_.erase(retired_.begin(), retired_.begin() + static_cast<std::ptrdiff_t>(done));
+}
+
+int Transfers::store(TreePin pin, int from, bool detached, MoveSink& sink) {
+  Transfer transfer;
+  transfer.detached = detached;
+  transfer.to = Tier::HOST;
+  transfer.pin = std::move(pin);
+  const int reached = collect(transfer, from, sink);
+  if (!transfer.moves.empty()) {
+    launch(std::move(transfer), sink);
+  }
+  return reached;
+}
+
+int Transfers::stored_prefix(const TreePin& pin) const noexcept {
+  const PrefixTree& tree = *cache_.tree();
+  int blocks = 0;
+  while (blocks < pin.depth() && (tree.resident(Tier::HOST, pin.node(blocks), 0) ||
+                                  tree.is_storing(pin.node(blocks), 0))) {
+    ++blocks;
+  }
+  return blocks;
+}
+
+// From the first block on, so that what the host tier has is a prefix.
+int Transfers::collect(Transfer& transfer, int from, MoveSink& sink) {
+  const PrefixTree& tree = *cache_.tree();
+  const Layout& layout = cache_.layout();
+  for (int i = from; i < transfer.pin.depth(); ++i) {
+    const NodeId node = transfer.pin.node(i);
+    for (int p = 0; p < layout.num_parts(); ++p) {
+      const bool pinned = layout.part(p).kind == Kind::FULL || i >= transfer.pin.from(p);
+      const bool wanted = pinned && !tree.is_tail(node) && tree.resident(Tier::DEVICE, node, p) &&
+                          !tree.resident(Tier::HOST, node, p) && !tree.is_storing(node, p);
+      if (wanted && !collect_part(transfer, node, p, sink)) {
+        return i;
+      }
+    }
+  }
+  return transfer.pin.depth();
+}
+
+bool Transfers::collect_part(Transfer& transfer, NodeId node, int p, MoveSink& sink) {
+  const Part& part = cache_.layout().part(p);
+  const std::size_t before = transfer.moves.size();
+  for (int entry = part.first_entry; entry < part.first_entry + part.entries; ++entry) {
+    const PageId source = cache_.tree()->page_of(node, entry);
+    if (source == kNullPage) {
+      continue;
+    }
+    Page target;
+    if (static_cast<int>(transfer.moves.size()) < sink.moves_left(Tier::HOST)) {
+      target = cache_.take_host_page();
+    }
+    if (!target) {
+      transfer.moves.resize(before);
+      return false;
+    }
+    transfer.moves.push_back({node, entry, source, std::move(target)});
+  }
+  return true;
+}
+
+TransferId Transfers::load(const TreePin& pin, int first_block, Request& request,
+                           std::uint64_t arrival, MoveSink& sink) {
+  const PrefixTree& tree = *cache_.tree();
+  const Layout& layout = cache_.layout();
+  Transfer transfer;
+  transfer.to = Tier::DEVICE;
+  transfer.request = &request;
+  transfer.arrival = arrival;
+  transfer.pin = cache_.tree()->hold_path(pin, HoldKind::PIN);
+  for (int i = first_block; i < pin.depth(); ++i) {
+    for (int p = 0; p < layout.num_parts(); ++p) {
+      const Part& part = layout.part(p);
+      const NodeId node = pin.node(i);
+      if (tree.resident(Tier::DEVICE, node, p) || (part.kind != Kind::FULL && i < pin.from(p))) {
+        continue;
+      }
+      for (int entry = part.first_entry; entry < part.first_entry + part.entries; ++entry) {
+        if (const PageId source = tree.host_page_of(node, entry); source != kNullPage) {
+          transfer.moves.push_back({node, entry, source, cache_.take_page()});
+        }
+      }
+    }
+  }
+  launch(std::move(transfer), sink);
+  return next_id_ - 1;
+}
+
+void Transfers::launch(Transfer transfer, MoveSink& sink) {
+  transfer.id = next_id_;
+  in_flight_.push_back(std::move(transfer));
+  next_id_ += 1;
+  const Transfer& launched = in_flight_.back();
+  detached_ += launched.detached ? 1 : 0;
+  mark(launched, true);
+  for (const PageMove& move : launched.moves) {
+    sink.add_move(launched.to, launched.id, move.source, move.target.id());
+  }
+}
+
+void Transfers::mark(const Transfer& transfer, bool under_way) noexcept {
+  for (const PageMove& move : transfer.moves) {
+    const int part = part_of_entry(cache_.layout(), move.entry);
+    if (transfer.to == Tier::HOST) {
+      cache_.tree()->set_storing(move.node, part, under_way);
+    } else {
+      cache_.tree()->set_loading(move.node, part, under_way);
+    }
+  }
+}
+
+std::vector<Transfer>::iterator Transfers::find(TransferId id) noexcept {
+  const auto it = std::lower_bound(in_flight_.begin(), in_flight_.end(), id,
+                                   [](const Transfer& t, TransferId i) { return t.id < i; });
+  return it != in_flight_.end() && it->id == id ? it : in_flight_.end();
+}
+
+void Transfers::orphan(TransferId id) noexcept {
+  if (const auto it = find(id); it != in_flight_.end()) {
+    it->detached = true;
+    detached_ += 1;
+  }
+}
+
+std::optional<Transfer> Transfers::end(TransferId id, bool ok) noexcept {
+  const auto it = find(id);
+  if (it == in_flight_.end()) {
+    return std::nullopt;
+  }
+  Transfer transfer = std::move(*it);
+  in_flight_.erase(it);
+  mark(transfer, false);
+  ended_ += 1;
+  const auto pages = static_cast<std::int64_t>(transfer.moves.size());
+  if (!ok) {
+    counters_.failed_transfers += 1;
+  } else {
+    (transfer.to == Tier::HOST ? counters_.stored_pages : counters_.loaded_pages) += pages;
+  }
+  for (PageMove& move : transfer.moves) {
+    if (ok) {
+      cache_.tree()->attach(transfer.to, move.node, move.entry, std::move(move.target));
+    } else if (transfer.to == Tier::DEVICE) {
+      cache_.tree()->drop_host(move.node);
+    }
+    move.target.reset();
+  }
+  detached_ -= transfer.detached ? 1 : 0;
+  return transfer;
+}
+
+}  // namespace tokenspeed
