@@ -4,7 +4,7 @@
 #   make serve   chat with a demo model: sets up what is missing, then serves (SERVE="--port 8080")
 #   make test    everything that CI runs
 #   make tsan    the CPU platform's thread pool under ThreadSanitizer
-#   make fuzz    the control plane under sanitizers: 10 million random messages, then every order
+#   make fuzz    the control plane under sanitizers: 12 million random messages, then every order
 #   make bench-scheduler   our control plane beside the published one, on the same work
 #   make docs    the documentation site, in build/site
 #   make setup   only what `make serve` does before it serves
@@ -39,7 +39,7 @@ tsan:
 	cmake -S plugins/cpu/csrc/tests -B build/tsan -G Ninja >/dev/null && \
 	cmake --build build/tsan && ctest --test-dir build/tsan --output-on-failure
 
-FUZZ_MESSAGES ?= 10000000
+FUZZ_MESSAGES ?= 12000000
 fuzz:
 	@PATH="$(VENV)/bin:$$PATH"; \
 	cmake -S tokenspeed-core -B build/fuzz -G Ninja -DTOKENSPEED_BUILD_TESTS=ON \

@@ -127,7 +127,8 @@ class Runner:
     def _stop(self) -> None:
         """End what still runs as Ctrl-C would, then whatever that has left."""
         for run in self._running:
-            os.killpg(run.process.pid, signal.SIGINT)
+            with suppress(ProcessLookupError):
+                os.killpg(run.process.pid, signal.SIGINT)
         deadline = time.monotonic() + STOP_S
         try:
             for run in self._running:

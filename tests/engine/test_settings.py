@@ -191,6 +191,8 @@ def test_gigabytes_are_pages_beside_the_null_page() -> None:
     assert host_tier_pages(EngineConfig(model="m"), 1_000_000) == 0
     with pytest.raises(ValueError, match=r"--host-kv-gb 1 holds no page: .* at least 1\.2, or 0"):
         host_tier_pages(config, 600_000_000)
+    with pytest.raises(MemoryError, match=r"--host-kv-gb 1e\+06 is more than the .* GB of memory"):
+        host_tier_pages(EngineConfig(model="m", host_kv_gb=1e6), 1_000_000)
 
 
 def test_a_host_tier_without_a_prefix_cache_is_refused() -> None:

@@ -105,8 +105,8 @@ def test_sixteen_at_once_with_prefix_hits(demo_folder: Path, chunk: int) -> None
         prompts = [case["prompt"] for case in CASES]
         llm.generate(prompts, SamplingParams(temperature=0, max_tokens=1))
         again = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=1))
-        full_pages = [(len(prompt) - 1) // PAGE * PAGE for prompt in prompts]
-        assert [answer.cached_tokens for answer in again] == full_pages
+        # All but the last token, whose logits are wanted: a hit may end inside a page.
+        assert [answer.cached_tokens for answer in again] == [len(p) - 1 for p in prompts]
         judge(differences(llm, CASES))
 
 

@@ -18,7 +18,9 @@ using Epoch = std::uint32_t;
 // Page 0 is never owned: padding and dead rows point to it.
 inline constexpr PageId kNullPage = 0;
 
-constexpr int ceil_div(int value, int by) noexcept { return (value + by - 1) / by; }
+constexpr int ceil_div(int value, int by) noexcept {
+  return value / by + (value % by != 0 ? 1 : 0);
+}
 
 enum class Tier : std::uint8_t {
   DEVICE = 1,

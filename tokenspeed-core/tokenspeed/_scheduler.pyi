@@ -205,7 +205,7 @@ class KvEvents:
     """What became resident and what went, in order; parents come first. Full blocks only.
 
     A model without a full group reports none: its chain of blocks has gaps, so a reader could make
-    nothing of it. Readers that were lost to an overflow of the log are told CLEARED.
+    nothing of it. After an overflow of the log: CLEARED, then everything that is resident.
     """
 
     kind: NDArray[np.uint8]  # KvEvent
@@ -241,7 +241,8 @@ class Scheduler:
         num_tokens: NDArray[np.int32],  # [num_rows]: output tokens of the row (0 if it emits none)
         tokens: NDArray[np.int32],  # [num_rows, max_row_tokens]
         failed: NDArray[np.uint8],  # [num_rows]
-        elapsed_us: int = 0,  # how long the device took; feeds the inter-token-latency target
+        # How long the device took; feeds the inter-token-latency target. The same on every rank.
+        elapsed_us: int = 0,
     ) -> None:
         """Results of ``step``; steps are committed in the order in which they were planned.
 

@@ -18,7 +18,7 @@ KvCache::KvCache(const Config& config, const Layout& layout, Counters& counters)
     if (config.retention && config.hash_bits == 64) {
       retention_.emplace(config.num_pages);
       kept_.resize(Retention::kMaxKept);
-      alive_.resize(Retention::kMaxKept);
+      generation_.resize(Retention::kMaxKept);
     }
   }
 }
@@ -69,13 +69,13 @@ ReturnHistory KvCache::continue_session(Namespace ns, std::span<const PageKey> k
   return found.history;
 }
 
-SessionId KvCache::end_session(const SessionEnd& end) noexcept {
+KeptSession KvCache::end_session(const SessionEnd& end) noexcept {
   if (!retention_) {
-    return kNoSession;
+    return {};
   }
-  const SessionId session = retention_->end_session(end);
-  if (session != kNoSession) {
-    alive_[static_cast<std::size_t>(session)] = 1;
+  KeptSession session{retention_->end_session(end)};
+  if (session.id != kNoSession) {
+    session.generation = generation_[static_cast<std::size_t>(session.id)];
     counters_.kept_sessions += 1;
   }
   for (SessionId worst = retention_->to_give_up(now_ms_); worst != kNoSession;
@@ -87,7 +87,7 @@ SessionId KvCache::end_session(const SessionEnd& end) noexcept {
 
 void KvCache::forget(SessionId session) noexcept {
   kept_[static_cast<std::size_t>(session)].reset();
-  alive_[static_cast<std::size_t>(session)] = 0;
+  generation_[static_cast<std::size_t>(session)] += 1;
 }
 
 void KvCache::give_up(SessionId session) noexcept {
@@ -95,10 +95,18 @@ void KvCache::give_up(SessionId session) noexcept {
   forget(session);
 }
 
-void KvCache::keep(SessionId session, TreePin pin) noexcept {
+void KvCache::keep(KeptSession session, TreePin pin) noexcept {
   if (is_kept(session)) {
-    kept_[static_cast<std::size_t>(session)] = std::move(pin);
+    kept_[static_cast<std::size_t>(session.id)] = std::move(pin);
   }
+}
+
+KvEventColumns KvCache::take_events() {
+  if (events_.lost()) {
+    events_.restart(tree_->reportable());
+    tree_->report_all();
+  }
+  return events_.take();
 }
 
 void KvCache::clear() noexcept {

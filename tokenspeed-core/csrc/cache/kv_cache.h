@@ -2,7 +2,9 @@
 // SPDX-FileCopyrightText: The TokenSpeed authors
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "cache/kv_events.h"
@@ -10,10 +12,16 @@
 #include "cache/page_pool.h"
 #include "cache/prefix_tree.h"
 #include "cache/retention.h"
-#include "schedule/config.h"
-#include "schedule/counters.h"
+#include "config.h"
+#include "counters.h"
 
 namespace tokenspeed {
+
+// A session whose pages are kept. The generation tells it from the next one under the same id.
+struct KeptSession {
+  SessionId id = kNoSession;
+  std::uint32_t generation = 0;
+};
 
 // The pages of both tiers and what is cached in them. Pages come from the free list first, then
 // from the least recently used cached ones, then from the kept session that is worth the least.
@@ -41,12 +49,13 @@ class KvCache {
   ReturnHistory continue_session(Namespace ns, std::span<const PageKey> keys,
                                  std::int64_t arrived_ms) noexcept;
 
-  // A request ended well: is its path worth keeping? kNoSession, or the id for `keep`.
-  SessionId end_session(const SessionEnd& end) noexcept;
+  // A request ended well: is its path worth keeping? If so, `keep` it.
+  KeptSession end_session(const SessionEnd& end) noexcept;
   // Nothing happens when the session was given up or continued since.
-  void keep(SessionId session, TreePin pin) noexcept;
-  bool is_kept(SessionId session) const noexcept {
-    return session != kNoSession && alive_[static_cast<std::size_t>(session)] != 0;
+  void keep(KeptSession session, TreePin pin) noexcept;
+  bool is_kept(KeptSession session) const noexcept {
+    return session.id != kNoSession &&
+           generation_[static_cast<std::size_t>(session.id)] == session.generation;
   }
 
   // Everything that is not in use goes, on both tiers.
@@ -57,7 +66,8 @@ class KvCache {
   const PagePool& device() const noexcept { return device_; }
   const PagePool& host() const noexcept { return host_; }
   const Layout& layout() const noexcept { return layout_; }
-  KvEventLog& events() noexcept { return events_; }
+  // What the prefix cache gained and lost since the last call.
+  KvEventColumns take_events();
   bool has_host_tier() const noexcept { return tree_ && host_.total() > 0; }
   void set_time(std::int64_t now_ms) noexcept { now_ms_ = now_ms; }
   std::int64_t now_ms() const noexcept { return now_ms_; }
@@ -81,8 +91,8 @@ class KvCache {
   PagePool host_;
   std::optional<PrefixTree> tree_;
   std::optional<Retention> retention_;
-  std::vector<TreePin> kept_;        // by SessionId
-  std::vector<std::uint8_t> alive_;  // by SessionId: neither given up nor continued
+  std::vector<TreePin> kept_;               // by SessionId
+  std::vector<std::uint32_t> generation_;  // by SessionId: counts how often its session went
   std::int64_t now_ms_ = 0;
 };
 

@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The TokenSpeed authors
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "types.h"
@@ -33,72 +33,78 @@ struct KvBlock {
   std::span<const TokenId> tokens;
 };
 
-// Collects events until they are taken. All room is made at construction, so that adding never
-// allocates; when nobody takes them, the log starts anew with CLEARED: a reader then believes
-// less than is true, never more.
+// Collects events until they are taken. Adding never allocates: beyond its room the log is lost,
+// and whoever takes it next starts it anew with all that is resident.
 class KvEventLog {
  public:
-  explicit KvEventLog(bool enabled, int block_size) : enabled_(enabled), block_size_(block_size) {
-    if (enabled_) {
-      make_room(columns_);
+  KvEventLog(bool enabled, int block_size)
+      : enabled_(enabled), block_size_(static_cast<std::size_t>(block_size)) {
+    make_room(kRoom);
+  }
+
+  void stored(Tier tier, int group, const KvBlock& block) noexcept {
+    if (fits()) {
+      columns_.tokens.insert(columns_.tokens.end(), block.tokens.begin(), block.tokens.end());
+      add(KvEvent::STORED, static_cast<std::uint8_t>(tier), group, block);
+    }
+  }
+  void removed(Tier tier, int group, const KvBlock& block) noexcept {
+    if (fits()) {
+      add(KvEvent::REMOVED, static_cast<std::uint8_t>(tier), group, block);
+    }
+  }
+  // Nothing is resident any more.
+  void cleared() noexcept {
+    lost_ = false;
+    clear();
+    if (fits()) {
+      add(KvEvent::CLEARED, 0, 0, {});
     }
   }
 
-  bool enabled() const noexcept { return enabled_; }
-
-  void stored(Tier tier, int group, const KvBlock& block) noexcept {
-    if (!enabled_) return;
-    spill();
-    columns_.tokens.insert(columns_.tokens.end(), block.tokens.begin(), block.tokens.end());
-    add(KvEvent::STORED, static_cast<std::uint8_t>(tier), group, block);
-  }
-  void removed(Tier tier, int group, const KvBlock& block) noexcept {
-    if (!enabled_) return;
-    spill();
-    add(KvEvent::REMOVED, static_cast<std::uint8_t>(tier), group, block);
-  }
-  void cleared() noexcept {
-    if (!enabled_) return;
-    clear(columns_);
-    add(KvEvent::CLEARED, 0, 0, {});
+  bool lost() const noexcept { return lost_; }
+  // CLEARED, and room for `events` more.
+  void restart(std::size_t events) {
+    make_room(events + kRoom);
+    cleared();
   }
 
   KvEventColumns take() {
-    if (columns_.kind.empty()) {
-      return {};
-    }
-    KvEventColumns fresh;
-    make_room(fresh);
-    return std::exchange(columns_, std::move(fresh));
+    KvEventColumns taken = columns_;
+    clear();
+    return taken;
   }
 
  private:
-  static constexpr std::size_t kMaxEvents = 8192;
+  static constexpr std::size_t kRoom = 8192;
 
-  void make_room(KvEventColumns& columns) const {
-    columns.kind.reserve(kMaxEvents);
-    columns.tier.reserve(kMaxEvents);
-    columns.group.reserve(kMaxEvents);
-    columns.block.reserve(kMaxEvents);
-    columns.parent.reserve(kMaxEvents);
-    columns.ns.reserve(kMaxEvents);
-    columns.token_start.reserve(kMaxEvents + 1);
-    columns.tokens.reserve(kMaxEvents * static_cast<std::size_t>(block_size_));
-  }
-  static void clear(KvEventColumns& columns) noexcept {
-    columns.kind.clear();
-    columns.tier.clear();
-    columns.group.clear();
-    columns.block.clear();
-    columns.parent.clear();
-    columns.ns.clear();
-    columns.token_start.resize(1);
-    columns.tokens.clear();
-  }
-  void spill() noexcept {
-    if (columns_.kind.size() + 1 >= kMaxEvents) {
-      cleared();
+  void make_room(std::size_t events) {
+    if (!enabled_ || events <= room_) {
+      return;
     }
+    columns_.kind.reserve(events);
+    columns_.tier.reserve(events);
+    columns_.group.reserve(events);
+    columns_.block.reserve(events);
+    columns_.parent.reserve(events);
+    columns_.ns.reserve(events);
+    columns_.token_start.reserve(events + 1);
+    columns_.tokens.reserve(events * block_size_);
+    room_ = events;
+  }
+  void clear() noexcept {
+    columns_.kind.clear();
+    columns_.tier.clear();
+    columns_.group.clear();
+    columns_.block.clear();
+    columns_.parent.clear();
+    columns_.ns.clear();
+    columns_.token_start.resize(1);
+    columns_.tokens.clear();
+  }
+  bool fits() noexcept {
+    lost_ |= enabled_ && columns_.kind.size() == room_;
+    return enabled_ && !lost_;
   }
   void add(KvEvent kind, std::uint8_t tier, int group, const KvBlock& block) noexcept {
     columns_.kind.push_back(static_cast<std::uint8_t>(kind));
@@ -111,7 +117,9 @@ class KvEventLog {
   }
 
   bool enabled_;
-  int block_size_;
+  std::size_t block_size_;
+  std::size_t room_ = 0;
+  bool lost_ = false;
   KvEventColumns columns_;
 };
 

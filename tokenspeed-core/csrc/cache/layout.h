@@ -3,7 +3,7 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
+#include <cstdint>
 #include <numeric>
 #include <span>
 #include <string>
@@ -79,9 +79,27 @@ class Layout {
   const Group& group(int g) const noexcept { return groups_[static_cast<std::size_t>(g)]; }
   const Part& part(int p) const noexcept { return parts_[static_cast<std::size_t>(p)]; }
   bool has_full() const noexcept { return parts_.front().kind == Kind::FULL; }
+  // Pins hold the full part with its node, and of each part from here on a range of the path.
+  int first_ranged_part() const noexcept { return has_full() ? 1 : 0; }
+  int part_of_entry(int entry) const noexcept {
+    int p = 0;
+    while (entry >= part(p).first_entry + part(p).entries) {
+      ++p;
+    }
+    return p;
+  }
   // The part of recurrent state, -1 without one. All state groups checkpoint together.
   int state_part() const noexcept { return state_part_; }
   bool has_state() const noexcept { return state_part_ >= 0; }
+
+  // Among the state groups, which one is this?
+  int state_index(int g) const noexcept {
+    int index = 0;
+    for (int other = 0; other < g; ++other) {
+      index += group(other).kind == Kind::STATE ? 1 : 0;
+    }
+    return index;
+  }
 
   // The first token that a query at `position` reads.
   static int first_read(Kind kind, int window, int position) noexcept {

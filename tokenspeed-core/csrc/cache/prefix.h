@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The TokenSpeed authors
 #pragma once
 
+#include <algorithm>
 #include <span>
 
 #include "types.h"
@@ -27,5 +28,13 @@ struct Prefix {
     return {keys[i], ns, tokens.subspan(i * size, size)};
   }
 };
+
+// How many children of a node are compared for a hit inside a block: the newest ones.
+inline constexpr int kMaxSiblings = 16;
+
+inline int common_prefix(std::span<const TokenId> a, std::span<const TokenId> b) noexcept {
+  const auto end = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first;
+  return static_cast<int>(end - a.begin());
+}
 
 }  // namespace tokenspeed

@@ -10,13 +10,6 @@ namespace {
 
 // Every node owns a page, but for the inner nodes of models without a full group.
 constexpr int kSpareNodes = 1024;
-// How many children are compared for a hit inside a block: the newest ones.
-constexpr int kMaxSiblings = 16;
-
-int common_prefix(std::span<const TokenId> a, std::span<const TokenId> b) noexcept {
-  const auto end = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first;
-  return static_cast<int>(end - a.begin());
-}
 
 }  // namespace
 
@@ -36,278 +29,6 @@ PrefixTree::PrefixTree(const Layout& layout, PagePool& device, PagePool& host, K
   free_nodes_.reserve(count);
   for (auto id = static_cast<NodeId>(count) - 1; id > kRootNode; --id) {
     free_nodes_.push_back(id);
-  }
-}
-
-// -- matching -----------------------------------------------------------------------------------
-
-// The first node that a hit of `tokens` tokens, `blocks` of them whole blocks, needs of a part.
-int PrefixTree::first_needed(int part, int blocks, int tokens) const noexcept {
-  const Part& p = layout_.part(part);
-  if (p.kind == Kind::STATE) {
-    return std::max(0, blocks - 1);
-  }
-  return std::min(blocks, Layout::first_read(p.kind, p.window, tokens) / layout_.block_size());
-}
-
-// runs[p]: how many nodes up to here have part p without a gap.
-bool PrefixTree::warm(int blocks, std::span<const int> runs) const noexcept {
-  for (int p = 0; p < layout_.num_parts(); ++p) {
-    const int first = first_needed(p, blocks, blocks * layout_.block_size());
-    if (runs[static_cast<std::size_t>(p)] < blocks - first) {
-      return false;
-    }
-  }
-  return true;
-}
-
-void PrefixTree::match(const Prefix& prefix, int max_tokens, Match& match) const {
-  match.clear();
-  std::array<int, kMaxGroups> runs{};
-  const int block_size = layout_.block_size();
-  const int limit = std::min(max_tokens / block_size, static_cast<int>(prefix.keys.size()));
-  NodeId tip = kRootNode;
-  for (int depth = 0; depth < limit; ++depth) {
-    tip = find(tip, prefix.block(depth, block_size));
-    if (tip == kNoNode) {
-      break;
-    }
-    match.path.push_back(tip);
-    for (int p = 0; p < layout_.num_parts(); ++p) {
-      int& run = runs[static_cast<std::size_t>(p)];
-      run = anywhere(tip, p) ? run + 1 : 0;
-    }
-    if (warm(depth + 1, runs)) {
-      match.blocks = depth + 1;
-    }
-  }
-  weigh(match);
-  match_partial(prefix, max_tokens, match);
-}
-
-void PrefixTree::weigh(Match& match) const noexcept {
-  int first_load = match.blocks;
-  for (int p = 0; p < layout_.num_parts(); ++p) {
-    const int first = first_needed(p, match.blocks, match.blocks * layout_.block_size());
-    for (int i = first; i < match.blocks; ++i) {
-      const NodeId id = match.path[static_cast<std::size_t>(i)];
-      const PartState& part = part_of(id, p);
-      if (part.pages[0] == 0) {
-        match.load_pages += part.pages[1];
-        match.loading |= part.loading;
-        first_load = std::min(first_load, i);
-      } else if (hold(id, p).pins == 0) {
-        match.reclaimable += part.pages[0];
-      }
-    }
-  }
-  match.load_blocks = match.blocks - first_load;
-}
-
-// A recurrent state exists at block ends only, so with one there is no hit inside a block.
-void PrefixTree::match_partial(const Prefix& prefix, int max_tokens, Match& match) const noexcept {
-  const int start = match.blocks * layout_.block_size();
-  if (layout_.has_state() || max_tokens <= start) {
-    return;
-  }
-  const auto wanted = prefix.tokens.subspan(static_cast<std::size_t>(start),
-                                            static_cast<std::size_t>(max_tokens - start));
-  const NodeId tip =
-      match.blocks == 0 ? kRootNode : match.path[static_cast<std::size_t>(match.blocks) - 1];
-  int looked_at = 0;
-  for (NodeId id = at(tip).first_child; id != kNoNode && looked_at < kMaxSiblings;
-       id = at(id).next_sibling, ++looked_at) {
-    if (at(id).ns != prefix.ns) {
-      continue;
-    }
-    const auto held = tokens_of(id).first(static_cast<std::size_t>(at(id).fill));
-    const int tokens = common_prefix(held, wanted);
-    // Of two that match equally far, one without further tokens may be adopted.
-    const bool adoptable = tokens == match.partial && at(id).fill == tokens;
-    const bool better = tokens > match.partial || (tokens > 0 && adoptable);
-    if (better && serves(id, match.blocks, tokens)) {
-      match.partial = tokens;
-      match.source = id;
-    }
-  }
-  if (match.source != kNoNode) {
-    for (int p = 0; p < layout_.num_parts(); ++p) {
-      match.reclaimable += hold(match.source, p).pins == 0 ? part_of(match.source, p).pages[0] : 0;
-    }
-  }
-}
-
-// Does the device have all pages of the block `source` that a hit of its first tokens reads?
-bool PrefixTree::serves(NodeId source, int blocks, int tokens) const noexcept {
-  const int start = blocks * layout_.block_size();
-  for (const Group& group : layout_.groups()) {
-    const int read = Layout::first_read(group.kind, group.window, start + tokens);
-    for (int j = std::max(0, read - start) / group.page_size; j * group.page_size < tokens; ++j) {
-      if (!page(Tier::DEVICE, source, group.first_entry + j)) {
-        return false;
-      }
-    }
-  }
-  return true;
-}
-
-// -- pins ---------------------------------------------------------------------------------------
-
-TreePin PrefixTree::pin(const Match& match, int capacity) {
-  TreePin pin;
-  pin.path_.reserve(static_cast<std::size_t>(std::max(capacity, match.blocks)));
-  pin.tree_ = this;
-  for (int p = 0; p < layout_.num_parts(); ++p) {
-    pin.from_[static_cast<std::size_t>(p)] =
-        first_needed(p, match.blocks, match.blocks * layout_.block_size());
-  }
-  for (int i = 0; i < match.blocks; ++i) {
-    extend(pin, match.path[static_cast<std::size_t>(i)]);
-  }
-  return pin;
-}
-
-TreePin PrefixTree::hold_path(const TreePin& pin, HoldKind kind) {
-  TreePin copy;
-  copy.path_.reserve(pin.path_.size() + 1);
-  copy.tree_ = this;
-  copy.kind_ = kind;
-  copy.from_ = pin.from_;
-  for (const NodeId node : pin.path_) {
-    extend(copy, node);
-  }
-  return copy;
-}
-
-void PrefixTree::keep(TreePin& pin) noexcept {
-  for (int i = pin.depth() - 1; i >= 0; --i) {
-    const NodeId id = pin.node(i);
-    for (int p = layout_.has_full() ? 1 : 0; p < layout_.num_parts(); ++p) {
-      if (i >= pin.from(p)) {
-        add_part_hold(id, p, HoldKind::KEEP);
-        drop_part_hold(id, p, HoldKind::PIN);
-      }
-    }
-    add_hold(id, HoldKind::KEEP);
-    drop_hold(id, HoldKind::PIN);
-  }
-  pin.kind_ = HoldKind::KEEP;
-}
-
-void PrefixTree::hold_checkpoint(TreePin& pin) noexcept {
-  const int state = layout_.state_part();
-  int& from = pin.from_[static_cast<std::size_t>(state)];
-  for (int i = std::min(from, pin.depth()) - 1; i >= 0; --i) {
-    add_part_hold(pin.node(i), state, pin.kind_);
-    from = i;
-    if (anywhere(pin.node(i), state)) {
-      return;
-    }
-  }
-}
-
-TreePin PrefixTree::pin_node(NodeId node) {
-  TreePin pin;
-  pin.path_.reserve(1);
-  pin.tree_ = this;
-  extend(pin, node);
-  return pin;
-}
-
-void PrefixTree::extend(TreePin& pin, NodeId node) noexcept {
-  assert(pin.path_.size() < pin.path_.capacity());
-  const int at_index = pin.depth();
-  pin.path_.push_back(node);
-  add_hold(node, pin.kind_);
-  for (int p = layout_.has_full() ? 1 : 0; p < layout_.num_parts(); ++p) {
-    if (at_index >= pin.from(p)) {
-      add_part_hold(node, p, pin.kind_);
-    }
-  }
-}
-
-void TreePin::reset() noexcept {
-  PrefixTree* tree = std::exchange(tree_, nullptr);
-  if (tree == nullptr) {
-    return;
-  }
-  for (int i = depth() - 1; i >= 0; --i) {
-    for (int p = tree->layout_.has_full() ? 1 : 0; p < tree->layout_.num_parts(); ++p) {
-      if (i >= from(p)) {
-        tree->drop_part_hold(node(i), p, kind_);
-      }
-    }
-    tree->drop_hold(node(i), kind_);
-  }
-  path_.clear();
-}
-
-void TreePin::advance(int part, int index) noexcept {
-  int& from = from_[static_cast<std::size_t>(part)];
-  const int end = std::min(index, depth());
-  for (int i = end - 1; i >= from; --i) {
-    tree_->drop_part_hold(node(i), part, kind_);
-  }
-  from = std::max(from, index);
-}
-
-void PrefixTree::add_hold(NodeId id, HoldKind kind) noexcept {
-  Hold& hold = at(id).hold;
-  const Grip before = hold.grip();
-  (kind == HoldKind::PIN ? hold.pins : hold.kept) += 1;
-  if (layout_.has_full()) {
-    regrip(id, 0, before, hold.grip());
-  }
-}
-
-void PrefixTree::drop_hold(NodeId id, HoldKind kind) noexcept {
-  Hold& hold = at(id).hold;
-  const Grip before = hold.grip();
-  int& count = kind == HoldKind::PIN ? hold.pins : hold.kept;
-  assert(count > 0);
-  count -= 1;
-  if (layout_.has_full()) {
-    regrip(id, 0, before, hold.grip());
-  }
-  prune(id);
-}
-
-void PrefixTree::add_part_hold(NodeId id, int part, HoldKind kind) noexcept {
-  Hold& hold = part_of(id, part).hold;
-  const Grip before = hold.grip();
-  (kind == HoldKind::PIN ? hold.pins : hold.kept) += 1;
-  regrip(id, part, before, hold.grip());
-}
-
-void PrefixTree::drop_part_hold(NodeId id, int part, HoldKind kind) noexcept {
-  Hold& hold = part_of(id, part).hold;
-  const Grip before = hold.grip();
-  int& count = kind == HoldKind::PIN ? hold.pins : hold.kept;
-  assert(count > 0);
-  count -= 1;
-  regrip(id, part, before, hold.grip());
-}
-
-void PrefixTree::regrip(NodeId id, int part, Grip before, Grip after) noexcept {
-  if (before == after) {
-    return;
-  }
-  PartState& state = part_of(id, part);
-  pages_[static_cast<std::size_t>(before)] -= state.pages[0];
-  pages_[static_cast<std::size_t>(after)] += state.pages[0];
-  releases_ += before == Grip::PINNED && state.pages[0] > 0 ? 1 : 0;
-  if (after == Grip::FREE) {
-    state.tick = ++tick_;
-  }
-  for (const Tier tier : {Tier::DEVICE, Tier::HOST}) {
-    if (state.pages[index(tier)] == 0) {
-      continue;
-    }
-    if (before == Grip::FREE) {
-      list_remove(tier, id, part);
-    } else if (after == Grip::FREE) {
-      list_append(tier, id, part);
-    }
   }
 }
 
@@ -403,18 +124,12 @@ bool PrefixTree::adopt(NodeId tail, std::span<Page> pages) noexcept {
 }
 
 bool PrefixTree::exchange(NodeId node, int entry, Page& mine, int pins) noexcept {
-  for (int p = 0; p < layout_.num_parts(); ++p) {
-    const Part& part = layout_.part(p);
-    if (entry < part.first_entry + part.entries) {
-      Page& held = page(Tier::DEVICE, node, entry);
-      if (!held || hold(node, p).pins != pins) {
-        return false;
-      }
-      std::swap(held, mine);
-      return true;
-    }
+  Page& held = page(Tier::DEVICE, node, entry);
+  if (!held || hold(node, layout_.part_of_entry(entry)).pins != pins) {
+    return false;
   }
-  return false;
+  std::swap(held, mine);
+  return true;
 }
 
 void PrefixTree::attach(Tier tier, NodeId node, int entry, Page page_in) noexcept {
@@ -424,10 +139,7 @@ void PrefixTree::attach(Tier tier, NodeId node, int entry, Page page_in) noexcep
 }
 
 void PrefixTree::put(Tier tier, NodeId id, int entry, Page page_in) noexcept {
-  int p = 0;
-  while (entry >= layout_.part(p).first_entry + layout_.part(p).entries) {
-    ++p;
-  }
+  const int p = layout_.part_of_entry(entry);
   PartState& state = part_of(id, p);
   const Grip grip = hold(id, p).grip();
   page(tier, id, entry) = std::move(page_in);
@@ -491,12 +203,6 @@ int PrefixTree::drop_pages(Tier tier, NodeId id, int part) noexcept {
   return count;
 }
 
-void PrefixTree::drop_host(NodeId node) noexcept {
-  for (int p = 0; p < layout_.num_parts(); ++p) {
-    drop_pages(Tier::HOST, node, p);
-  }
-}
-
 // With full groups, a node without full pages leads nowhere; without, one that has nothing at all.
 bool PrefixTree::worthless(NodeId id) const noexcept {
   if (layout_.has_full()) {
@@ -548,6 +254,24 @@ void PrefixTree::destroy_one(NodeId id) noexcept {
   at(id) = {};
   free_nodes_.push_back(id);
   num_nodes_ -= 1;
+}
+
+void PrefixTree::report_all() noexcept {
+  NodeId id = at(kRootNode).first_child;
+  while (id != kNoNode) {
+    for (int p = 0; p < layout_.num_parts() && reports(id); ++p) {
+      for (const Tier tier : {Tier::DEVICE, Tier::HOST}) {
+        if (resident(tier, id, p)) {
+          events_.stored(tier, layout_.part(p).group, describe(id));
+        }
+      }
+    }
+    NodeId next = at(id).first_child;
+    for (; next == kNoNode && id != kRootNode; id = at(id).parent) {
+      next = at(id).next_sibling;
+    }
+    id = next;
+  }
 }
 
 // -- nodes --------------------------------------------------------------------------------------

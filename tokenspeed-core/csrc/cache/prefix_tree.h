@@ -89,8 +89,8 @@ class PrefixTree {
   // One more page of a node; dropped when the entry is taken.
   void attach(Tier tier, NodeId node, int entry, Page page) noexcept;
 
-  // The host copies of a node are not to be trusted.
-  void drop_host(NodeId node) noexcept;
+  // The host copy of a part is not to be trusted.
+  void drop_host(NodeId node, int part) noexcept { drop_pages(Tier::HOST, node, part); }
 
   // Frees the least recently used free part of a tier; false when there is none. Returns its pages.
   int evict(Tier tier) noexcept;
@@ -113,6 +113,13 @@ class PrefixTree {
     part_of(id, part).loading = loading;
   }
 
+  // Tells the event log of every resident block anew, parents first: at most reportable() events.
+  void report_all() noexcept;
+  int num_nodes() const noexcept { return num_nodes_; }
+  std::size_t reportable() const noexcept {
+    return static_cast<std::size_t>(num_nodes_) * layout_.parts().size() * 2;
+  }
+
   int page_count(Grip grip) const noexcept { return pages_[static_cast<std::size_t>(grip)]; }
   bool has_free(Tier tier) const noexcept {
     for (const List& list : lists_[index(tier)]) {
@@ -121,7 +128,6 @@ class PrefixTree {
     return false;
   }
   int fill(NodeId id) const noexcept { return at(id).fill; }
-  int num_nodes() const noexcept { return num_nodes_; }
   // Grows whenever device pages stop being pinned.
   std::uint64_t releases() const noexcept { return releases_; }
 

@@ -154,30 +154,31 @@ void Reservation::release_checkpoint() noexcept {
 }
 
 // A twin stands before the tree's page: it is what the device was told.
-std::vector<PageId> Reservation::page_table(const PrefixTree* tree, int g) const {
+PageId Reservation::entry(const PrefixTree* tree, int g, int index) const noexcept {
   const Group& group = layout_->group(g);
-  if (group.kind == Kind::STATE) {
-    int at = 0;
-    for (int other = 0; other < g; ++other) {
-      at += layout_->group(other).kind == Kind::STATE ? 1 : 0;
-    }
-    return {live_[static_cast<std::size_t>(at)].id()};
-  }
   const Table& table = tables_[static_cast<std::size_t>(g)];
-  std::vector<PageId> ids(static_cast<std::size_t>(size(g)), kNullPage);
+  if (index >= table.first) {
+    if (index < table.passed) {
+      return kNullPage;
+    }
+    if (const Page& page = table.pages[static_cast<std::size_t>(index - table.first)]) {
+      return page.id();
+    }
+  }
+  const int block = index / group.entries;
+  const bool held = block < published() &&
+                    (group.kind == Kind::FULL || block >= pin_.from(group.part));
+  return held ? tree->page_of(pin_.node(block), group.first_entry + index % group.entries)
+              : kNullPage;
+}
+
+std::vector<PageId> Reservation::page_table(const PrefixTree* tree, int g) const {
+  if (layout_->group(g).kind == Kind::STATE) {
+    return {live_[static_cast<std::size_t>(layout_->state_index(g))].id()};
+  }
+  std::vector<PageId> ids(static_cast<std::size_t>(size(g)));
   for (int index = 0; index < size(g); ++index) {
-    PageId& id = ids[static_cast<std::size_t>(index)];
-    const int block = index / group.entries;
-    const bool held = group.kind == Kind::FULL || block >= pin_.from(group.part);
-    if (index < published() * group.entries && held) {
-      id = tree->page_of(pin_.node(block), group.first_entry + index % group.entries);
-    }
-    if (index >= table.first && table.pages[static_cast<std::size_t>(index - table.first)]) {
-      id = table.pages[static_cast<std::size_t>(index - table.first)].id();
-    }
-    if (index < table.passed && index >= table.first) {
-      id = kNullPage;
-    }
+    ids[static_cast<std::size_t>(index)] = entry(tree, g, index);
   }
   return ids;
 }

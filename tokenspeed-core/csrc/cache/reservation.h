@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The TokenSpeed authors
 #pragma once
 
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,14 @@ class Reservation {
     const Table& table = tables_[static_cast<std::size_t>(group)];
     return table.first + static_cast<int>(table.pages.size());
   }
+  // Of these, the device was told: its page table holds them. The rest goes with the next row.
+  int told(int group) const noexcept { return tables_[static_cast<std::size_t>(group)].told; }
+  void set_told(int group) noexcept {
+    tables_[static_cast<std::size_t>(group)].told = size(group);
+  }
+  // What the table entry must hold; the null page where a sliding window has passed.
+  PageId entry(const PrefixTree* tree, int group, int index) const noexcept;
+
   void append(int group, Page page) noexcept {
     tables_[static_cast<std::size_t>(group)].pages.push_back(std::move(page));
   }
@@ -114,6 +123,7 @@ class Reservation {
   struct Table {
     int first = 0;            // index of pages[0]
     int passed = 0;           // indices below are not needed any more
+    int told = 0;             // the device has the entries below
     std::vector<Page> pages;  // published ones are empty or twins
   };
 

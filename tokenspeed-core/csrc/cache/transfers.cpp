@@ -6,18 +6,6 @@
 #include <utility>
 
 namespace tokenspeed {
-namespace {
-
-int part_of_entry(const Layout& layout, int entry) noexcept {
-  int part = 0;
-  while (entry >= layout.part(part).first_entry + layout.part(part).entries) {
-    ++part;
-  }
-  return part;
-}
-
-}  // namespace
-
 Transfers::Transfers(KvCache& cache, Counters& counters, int max_seqs)
     : cache_(cache), counters_(counters) {
   if (cache.has_host_tier()) {
@@ -26,42 +14,40 @@ Transfers::Transfers(KvCache& cache, Counters& counters, int max_seqs)
 }
 
 void Transfers::retire(Retired retired) noexcept {
-  if (!cache_.has_host_tier()) {
-    if (cache_.is_kept(retired.session)) {
-      cache_.tree()->keep(retired.pin);
-      cache_.keep(retired.session, std::move(retired.pin));
-    }
-    return;
-  }
-  if (retired_.size() < retired_.capacity()) {
+  const bool to_store = cache_.has_host_tier() && retired.pin.depth() > 0 &&
+                        retired_.size() < retired_.capacity();
+  if (to_store) {
     retired_.push_back(std::move(retired));
+  } else if (cache_.is_kept(retired.session)) {
+    cache_.tree()->keep(retired.pin);
+    cache_.keep(retired.session, std::move(retired.pin));
   }
 }
 
 void Transfers::store_retired(MoveSink& sink) {
   std::size_t done = 0;
-  for (; done < retired_.size(); ++done) {
+  for (; done < retired_.size() && sink.moves_left(Tier::HOST) >= cache_.layout().width(); ++done) {
     Retired& retired = retired_[done];
     if (cache_.is_kept(retired.session)) {
       cache_.keep(retired.session, cache_.tree()->hold_path(retired.pin, HoldKind::KEEP));
     }
-    const int depth = retired.pin.depth();
-    if (sink.moves_left(Tier::HOST) < cache_.layout().width()) {
-      break;
+    Transfer transfer;
+    transfer.detached = true;
+    const int reached = collect(transfer, retired.pin, retired.stored, sink);
+    counters_.retractions_to_host += retired.retracted && reached == retired.pin.depth() ? 1 : 0;
+    if (!transfer.moves.empty()) {
+      transfer.pin = std::move(retired.pin);
+      launch(std::move(transfer), sink);
     }
-    const int reached = store(std::move(retired.pin), retired.stored, true, sink);
-    counters_.retractions_to_host += retired.retracted && reached == depth ? 1 : 0;
   }
   retired_.erase(retired_.begin(), retired_.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
-int Transfers::store(TreePin pin, int from, bool detached, MoveSink& sink) {
+int Transfers::store(const TreePin& path, int from, MoveSink& sink) {
   Transfer transfer;
-  transfer.detached = detached;
-  transfer.to = Tier::HOST;
-  transfer.pin = std::move(pin);
-  const int reached = collect(transfer, from, sink);
+  const int reached = collect(transfer, path, from, sink);
   if (!transfer.moves.empty()) {
+    transfer.pin = cache_.tree()->hold_path(path, HoldKind::PIN);
     launch(std::move(transfer), sink);
   }
   return reached;
@@ -78,13 +64,13 @@ int Transfers::stored_prefix(const TreePin& pin) const noexcept {
 }
 
 // From the first block on, so that what the host tier has is a prefix.
-int Transfers::collect(Transfer& transfer, int from, MoveSink& sink) {
+int Transfers::collect(Transfer& transfer, const TreePin& path, int from, MoveSink& sink) {
   const PrefixTree& tree = *cache_.tree();
   const Layout& layout = cache_.layout();
-  for (int i = from; i < transfer.pin.depth(); ++i) {
-    const NodeId node = transfer.pin.node(i);
+  for (int i = from; i < path.depth(); ++i) {
+    const NodeId node = path.node(i);
     for (int p = 0; p < layout.num_parts(); ++p) {
-      const bool pinned = layout.part(p).kind == Kind::FULL || i >= transfer.pin.from(p);
+      const bool pinned = layout.part(p).kind == Kind::FULL || i >= path.from(p);
       const bool wanted = pinned && !tree.is_tail(node) && tree.resident(Tier::DEVICE, node, p) &&
                           !tree.resident(Tier::HOST, node, p) && !tree.is_storing(node, p);
       if (wanted && !collect_part(transfer, node, p, sink)) {
@@ -92,7 +78,7 @@ int Transfers::collect(Transfer& transfer, int from, MoveSink& sink) {
       }
     }
   }
-  return transfer.pin.depth();
+  return path.depth();
 }
 
 bool Transfers::collect_part(Transfer& transfer, NodeId node, int p, MoveSink& sink) {
@@ -116,7 +102,7 @@ bool Transfers::collect_part(Transfer& transfer, NodeId node, int p, MoveSink& s
   return true;
 }
 
-TransferId Transfers::load(const TreePin& pin, int first_block, Request& request,
+LoadTicket Transfers::load(const TreePin& pin, int first_block, Request& request,
                            std::uint64_t arrival, MoveSink& sink) {
   const PrefixTree& tree = *cache_.tree();
   const Layout& layout = cache_.layout();
@@ -140,7 +126,7 @@ TransferId Transfers::load(const TreePin& pin, int first_block, Request& request
     }
   }
   launch(std::move(transfer), sink);
-  return next_id_ - 1;
+  return LoadTicket(this, next_id_ - 1);
 }
 
 void Transfers::launch(Transfer transfer, MoveSink& sink) {
@@ -157,7 +143,7 @@ void Transfers::launch(Transfer transfer, MoveSink& sink) {
 
 void Transfers::mark(const Transfer& transfer, bool under_way) noexcept {
   for (const PageMove& move : transfer.moves) {
-    const int part = part_of_entry(cache_.layout(), move.entry);
+    const int part = cache_.layout().part_of_entry(move.entry);
     if (transfer.to == Tier::HOST) {
       cache_.tree()->set_storing(move.node, part, under_way);
     } else {
@@ -172,6 +158,7 @@ std::vector<Transfer>::iterator Transfers::find(TransferId id) noexcept {
   return it != in_flight_.end() && it->id == id ? it : in_flight_.end();
 }
 
+// Nothing for a load that ended.
 void Transfers::orphan(TransferId id) noexcept {
   if (const auto it = find(id); it != in_flight_.end()) {
     it->detached = true;
@@ -198,7 +185,7 @@ std::optional<Transfer> Transfers::end(TransferId id, bool ok) noexcept {
     if (ok) {
       cache_.tree()->attach(transfer.to, move.node, move.entry, std::move(move.target));
     } else if (transfer.to == Tier::DEVICE) {
-      cache_.tree()->drop_host(move.node);
+      cache_.tree()->drop_host(move.node, cache_.layout().part_of_entry(move.entry));
     }
     move.target.reset();
   }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "cache/kv_cache.h"
@@ -33,11 +34,41 @@ struct Transfer {
   bool detached = false;        // no request pins the path beside it
 };
 
+class Transfers;
+
+// A request's interest in its load. Where that ends first, the transfer goes on alone, and its
+// pages come free at its ack.
+class [[nodiscard]] LoadTicket {
+ public:
+  LoadTicket() noexcept = default;
+  LoadTicket(LoadTicket&& other) noexcept
+      : transfers_(std::exchange(other.transfers_, nullptr)), id_(other.id_) {}
+  LoadTicket& operator=(LoadTicket&& other) noexcept {
+    if (this != &other) {
+      reset();
+      transfers_ = std::exchange(other.transfers_, nullptr);
+      id_ = other.id_;
+    }
+    return *this;
+  }
+  ~LoadTicket() { reset(); }
+
+  void reset() noexcept;
+  TransferId id() const noexcept { return id_; }
+
+ private:
+  friend class Transfers;
+  LoadTicket(Transfers* transfers, TransferId id) noexcept : transfers_(transfers), id_(id) {}
+
+  Transfers* transfers_ = nullptr;
+  TransferId id_ = 0;
+};
+
 // A path whose request ended, and which the host tier has not seen whole.
 struct Retired {
   TreePin pin;
   int stored = 0;  // blocks that the host tier has, or was given
-  SessionId session = kNoSession;
+  KeptSession session;
   bool retracted = false;
 };
 
@@ -61,19 +92,16 @@ class Transfers {
 
   // Writes through what retired requests left; a plan calls it first.
   void store_retired(MoveSink& sink);
-  // The blocks [from, depth) of a path. Returns how far it came. `detached`: nobody else pins it.
-  int store(TreePin pin, int from, bool detached, MoveSink& sink);
+  // The blocks [from, depth) of a running request's path. Returns how far it came.
+  int store(const TreePin& path, int from, MoveSink& sink);
 
   // The leading blocks of a path that the host tier has, or is given right now.
   int stored_prefix(const TreePin& pin) const noexcept;
 
   // Brings the device pages of `pin`'s path that are on the host only; the caller made sure that
   // they are to be had and fit the sink.
-  TransferId load(const TreePin& pin, int first_block, Request& request, std::uint64_t arrival,
+  LoadTicket load(const TreePin& pin, int first_block, Request& request, std::uint64_t arrival,
                   MoveSink& sink);
-
-  // The request that a load is for went away: its pages come free at the ack.
-  void orphan(TransferId id) noexcept;
 
   // The transfer ended: its pages change hands. Nothing for an id that is not in flight.
   std::optional<Transfer> end(TransferId id, bool ok) noexcept;
@@ -101,20 +129,28 @@ class Transfers {
   }
 
  private:
-  int collect(Transfer& transfer, int from, MoveSink& sink);
+  friend class LoadTicket;
+
+  void orphan(TransferId id) noexcept;
+  int collect(Transfer& transfer, const TreePin& path, int from, MoveSink& sink);
   bool collect_part(Transfer& transfer, NodeId node, int part, MoveSink& sink);
   void launch(Transfer transfer, MoveSink& sink);
   void mark(const Transfer& transfer, bool under_way) noexcept;
+  std::vector<Transfer>::iterator find(TransferId id) noexcept;
 
   KvCache& cache_;
   Counters& counters_;
   TransferId next_id_ = 1;
   std::uint64_t ended_ = 0;
   int detached_ = 0;
-  std::vector<Transfer>::iterator find(TransferId id) noexcept;
-
   std::vector<Transfer> in_flight_;  // by id, which only grows
   std::vector<Retired> retired_;
 };
+
+inline void LoadTicket::reset() noexcept {
+  if (transfers_ != nullptr) {
+    std::exchange(transfers_, nullptr)->orphan(id_);
+  }
+}
 
 }  // namespace tokenspeed

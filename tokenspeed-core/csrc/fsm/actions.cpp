@@ -76,7 +76,6 @@ void cancel_run(Request& request) noexcept {
   request.computed = 0;
   request.planned = 0;
   request.planned_outputs = request.outputs();
-  request.load = 0;
 }
 
 void end_run(Request& request, Reservation&& reservation, Finish finish, Effects& fx) noexcept {
@@ -91,14 +90,16 @@ void end_run(Request& request, Reservation&& reservation, Finish finish, Effects
     } else if (finish != Finish::FAILED && !request.unpublishable) {
       keep_tail(request, ending, *tree);
     }
-    SessionId session = kNoSession;
+    KeptSession session;
     if (ended_well(finish) && blocks > 0) {
       const PageKey leaf = request.keys[static_cast<std::size_t>(blocks) - 1];
       session = fx.cache.end_session({request.ns, leaf, blocks * tree->layout().width(),
                                       fx.cache.now_ms(), request.history});
     }
     fx.transfers.retire({std::move(ending.pin()), stored, session, finish == Finish::NONE});
-    fx.hasher.extend(request.ns, request.tokens, request.keys);
+    if (finish == Finish::NONE) {  // prompt and answer so far are its prompt now
+      fx.hasher.extend(request.ns, request.tokens, request.keys);
+    }
   }
   cancel_run(request);
 }

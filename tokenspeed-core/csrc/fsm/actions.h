@@ -33,8 +33,7 @@ inline Prefill on(Waiting&&, Admit&& event, Request& request, Effects& fx) noexc
 inline Loading on(Waiting&&, Load&& event, Request& request, Effects&) noexcept {
   start_run(request, event.cached);
   request.loading_tokens = event.from_host;
-  request.load = event.transfer;
-  return {std::move(event.reservation)};
+  return {std::move(event.reservation), std::move(event.ticket)};
 }
 
 inline Prefill on(Loading&& state, Loaded&&, Request& request, Effects& fx) noexcept {
@@ -47,7 +46,6 @@ template <class E>
 Waiting on(Loading&& state, E&&, Request& request, Effects& fx) noexcept {
   fx.counters.retractions += std::is_same_v<E, Retract> ? 1 : 0;
   [[maybe_unused]] const Reservation released = std::move(state.reservation);
-  fx.transfers.orphan(request.load);
   cancel_run(request);
   return {};
 }
@@ -104,7 +102,6 @@ Finished on(Waiting&&, E&&, Request& request, Effects& fx) noexcept {
 template <Cancelling E>
 Finished on(Loading&& state, E&&, Request& request, Effects& fx) noexcept {
   [[maybe_unused]] const Reservation released = std::move(state.reservation);
-  fx.transfers.orphan(request.load);
   report_end(request, E::finish, fx);
   return Finished(E::finish);
 }

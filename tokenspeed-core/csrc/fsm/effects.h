@@ -5,7 +5,7 @@
 #include "cache/page_keys.h"
 #include "cache/kv_cache.h"
 #include "cache/transfers.h"
-#include "schedule/counters.h"
+#include "counters.h"
 #include "schedule/update_log.h"
 
 namespace tokenspeed::fsm {

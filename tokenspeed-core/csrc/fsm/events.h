@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "cache/reservation.h"
+#include "cache/transfers.h"
 #include "types.h"
 
 // What can happen to a request. `kv_len` is the KV length that a committed row reached.
@@ -22,7 +23,7 @@ struct Load {  // admitted, but some of its KV must come from the host tier firs
   Reservation reservation;
   int cached;
   int from_host;  // of these, the tokens that the transfer brings
-  TransferId transfer;
+  LoadTicket ticket;
 };
 struct Loaded {
   static constexpr std::string_view name = "Loaded";

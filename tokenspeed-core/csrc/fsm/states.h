@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "cache/reservation.h"
+#include "cache/transfers.h"
 #include "types.h"
 
 // Where a request is in its life. A state is what the request owns there: entering and leaving
@@ -27,6 +28,7 @@ struct Waiting {
 struct Loading {
   static constexpr std::string_view name = "Loading";
   Reservation reservation;
+  LoadTicket ticket{};
 };
 
 // Computing its prompt, chunk by chunk.

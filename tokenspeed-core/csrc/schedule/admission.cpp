@@ -30,18 +30,30 @@ void Admission::run(Batch& batch, int budget) {
   }
 }
 
-// The candidate whose match is in match_; null when nobody comes in now.
+bool Admission::same_class(const Request& first, const Request& other) const noexcept {
+  const std::int64_t later = other.turn.rank - first.turn.rank;
+  return later == 0 || later < config_.aging_ms;
+}
+
+// Who comes in next; its match is in match_. Null when nobody does now.
 Request* Admission::choose(const Batch& batch) {
+  bool look_again = true;
+  Request* chosen = nullptr;
+  while (chosen == nullptr && std::exchange(look_again, false)) {
+    chosen = choose_from_window(batch, look_again);
+  }
+  return chosen;
+}
+
+// `look_again`: one of them waits for another's block from now on, so the window has moved.
+Request* Admission::choose_from_window(const Batch& batch, bool& look_again) {
   std::array<Request*, kWindow> candidates{};
   std::size_t count = 0;
-  const Request* head = roster_.queue().front();
-  const auto same_class = [&](const Request& request) {
-    const std::int64_t later = request.turn.rank - head->turn.rank;
-    return later == 0 || later < config_.aging_ms;
-  };
-  for (Request* it = roster_.queue().front();
-       it != nullptr && count < kWindow && same_class(*it); it = it->next) {
-    if (!waits(*it)) {
+  for (Request* it = roster_.queue().front(); it != nullptr && count < kWindow; it = it->next) {
+    if (count > 0 && !same_class(*candidates[0], *it)) {
+      break;
+    }
+    if (!waits(*it, batch.step())) {
       candidates[count++] = it;
     }
   }
@@ -55,7 +67,8 @@ Request* Admission::choose(const Batch& batch) {
   }
   for (std::size_t i = 0; i < count; ++i) {
     Request* request = candidates[i];
-    if (!can_come_in(*request)) {
+    if (!can_come_in(*request, batch.step())) {
+      look_again |= request->wait.provider != nullptr;
       continue;
     }
     if (!fits_step(batch, *request)) {
@@ -79,12 +92,12 @@ int Admission::cached_hint(Request& request) {
   return request.turn.cached_hint;
 }
 
-bool Admission::can_come_in(Request& request) {
+bool Admission::can_come_in(Request& request, std::int64_t step) {
   if (request.turn.misfit_at == version()) {
     return false;
   }
   match(request);
-  if (starts_to_wait(request)) {
+  if (starts_to_wait(request, step)) {
     return false;
   }
   if (match_.loading || !fits_somehow(request)) {
@@ -144,8 +157,8 @@ bool Admission::fits_step(const Batch& batch, const Request& request) const noex
   for (int g = 0; g < layout_.num_groups(); ++g) {
     const Group& group = layout_.group(g);
     const int tokens = group.kind == Kind::FULL ? length : match_.tokens(layout_.block_size());
-    const int entries = group.kind == Kind::STATE ? 1 : ceil_div(tokens, group.page_size);
-    if (batch.deltas_left(g) < entries) {
+    const int entries = group.kind == Kind::STATE ? 0 : ceil_div(tokens, group.page_size);
+    if (batch.deltas_left(g) <= entries) {
       return false;
     }
   }
@@ -161,10 +174,10 @@ void Admission::admit(Batch& batch, Request& request) {
     lifecycle_.send(request, fsm::Admit{std::move(reservation), cached});
     return;
   }
-  const TransferId transfer = transfers_.load(
+  LoadTicket ticket = transfers_.load(
       reservation.pin(), match_.blocks - match_.load_blocks, request, request.arrival, batch);
   const int from_host = match_.load_blocks * layout_.block_size();
-  lifecycle_.send(request, fsm::Load{std::move(reservation), cached, from_host, transfer});
+  lifecycle_.send(request, fsm::Load{std::move(reservation), cached, from_host, std::move(ticket)});
 }
 
 // `fits` said yes, so every page is there. Should memory for a table run out here, the holders
@@ -172,12 +185,12 @@ void Admission::admit(Batch& batch, Request& request) {
 Reservation Admission::reserve(Request& request) {
   TreePin pin;
   if (PrefixTree* tree = cache_.tree()) {
-    if (request.admissions == 0) {
-      request.history = cache_.continue_session(request.ns, request.keys, request.submitted_ms);
-    }
     const int deepest = static_cast<int>(match_.path.size());
     request.promoted = deepest > match_.blocks ? deepest * layout_.block_size() : 0;
     pin = tree->pin(match_, request.final_kv_len() / layout_.block_size() + 1);
+    if (request.admissions == 0) {  // once its pages are pinned, for this lets go of them
+      request.history = cache_.continue_session(request.ns, request.keys, request.submitted_ms);
+    }
   }
   Reservation reservation(slots_.take(), std::move(pin), layout_, request.final_kv_len());
   if (cache_.has_host_tier()) {
@@ -235,18 +248,18 @@ void Admission::take_pages(const Request& request, Reservation& reservation) {
 
 // A look at a waiting request costs O(1): its prefix is matched again only when its provider has
 // nothing more to give.
-bool Admission::waits(Request& request) noexcept {
+bool Admission::waits(Request& request, std::int64_t step) noexcept {
   return request.wait.provider != nullptr &&
-         keep_waiting(request, layout_.block_size(), config_.max_wait_steps);
+         keep_waiting(request, layout_.block_size(), config_.max_wait_steps, step);
 }
 
-bool Admission::starts_to_wait(Request& request) noexcept {
+bool Admission::starts_to_wait(Request& request, std::int64_t step) noexcept {
   if (cache_.tree() == nullptr || request.wait.given_up || config_.max_wait_steps == 0) {
     return false;
   }
   for (const Request* provider : roster_.running()) {
     if (computes_block(*provider, request, match_.blocks, layout_.block_size())) {
-      request.wait = wait_for(*provider, match_.blocks);
+      request.wait = wait_for(*provider, match_.blocks, step);
       counters_.prefix_waits += 1;
       return true;
     }

@@ -8,7 +8,7 @@
 #include "cache/slot_pool.h"
 #include "cache/transfers.h"
 #include "schedule/batch.h"
-#include "schedule/config.h"
+#include "config.h"
 #include "schedule/lifecycle.h"
 #include "schedule/roster.h"
 #include "schedule/rows.h"
@@ -37,9 +37,11 @@ class Admission {
 
  private:
   Request* choose(const Batch& batch);
+  Request* choose_from_window(const Batch& batch, bool& look_again);
+  bool same_class(const Request& first, const Request& other) const noexcept;
   int cached_hint(Request& request);
   void match(const Request& request);
-  bool can_come_in(Request& request);
+  bool can_come_in(Request& request, std::int64_t step);
   bool fits(const Request& request) const noexcept;
   bool fits_somehow(const Request& request);
   bool fits_step(const Batch& batch, const Request& request) const noexcept;
@@ -48,8 +50,8 @@ class Admission {
   Reservation reserve(Request& request);
   void take_source(Reservation& reservation);
   void take_pages(const Request& request, Reservation& reservation);
-  bool waits(Request& request) noexcept;
-  bool starts_to_wait(Request& request) noexcept;
+  bool waits(Request& request, std::int64_t step) noexcept;
+  bool starts_to_wait(Request& request, std::int64_t step) noexcept;
 
   // Grows whenever somebody who did not fit might fit now.
   std::uint64_t version() const noexcept {

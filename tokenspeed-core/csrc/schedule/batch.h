@@ -70,6 +70,7 @@ class Batch final : public MoveSink {
   Batch(std::int64_t step, int num_groups, const PlanView& out,
         std::vector<fsm::RowRecord>& records) noexcept;
 
+  std::int64_t step() const noexcept { return summary_.step; }
   int rows_left() const noexcept {
     return static_cast<int>(out_.row_slot.size()) - summary_.num_rows;
   }

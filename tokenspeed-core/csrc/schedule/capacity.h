@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "cache/layout.h"
-#include "schedule/config.h"
+#include "config.h"
 #include "types.h"
 
 // How many pages something needs: the one home of these formulas.
@@ -30,8 +30,8 @@ inline int peak_pages(const Group& group, int tokens, int max_step_tokens) noexc
   return 0;
 }
 
-inline int peak_pages(const Layout& layout, int tokens, int max_step_tokens) noexcept {
-  int pages = 0;
+inline long peak_pages(const Layout& layout, int tokens, int max_step_tokens) noexcept {
+  long pages = 0;
   for (const Group& group : layout.groups()) {
     pages += peak_pages(group, tokens, max_step_tokens);
   }
@@ -57,14 +57,14 @@ inline int max_copies(const Config& config, const Layout& layout) noexcept {
   return config.prefix_cache ? config.max_seqs * layout.width() : 0;
 }
 
-// Pages of one transfer: a request's whole prefix.
+// Pages of one transfer: a request's whole prefix, and at least one block.
 inline int max_transfer_pages(const Config& config, const Layout& layout) noexcept {
   if (!config.prefix_cache || config.host_pages == 0) {
     return 0;
   }
   const long pages =
       long{ceil_div(config.max_model_len, layout.block_size())} * layout.width();
-  return static_cast<int>(std::min<long>(pages, config.num_pages));
+  return static_cast<int>(std::max<long>(layout.width(), std::min<long>(pages, config.num_pages)));
 }
 
 }  // namespace tokenspeed

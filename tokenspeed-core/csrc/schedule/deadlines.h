@@ -2,8 +2,9 @@
 // SPDX-FileCopyrightText: The TokenSpeed authors
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <queue>
+#include <functional>
 #include <vector>
 
 #include "schedule/request.h"
@@ -14,18 +15,30 @@ namespace tokenspeed {
 // which the recycled object no longer has.
 class Deadlines {
  public:
-  void add(Request& request) {
+  // So that `add` cannot fail. `alive`: how many requests there are; entries of others are dropped
+  // when they outnumber them.
+  void make_room(int alive) {
+    heap_.reserve(heap_.size() + 1);
+    if (heap_.size() > 2 * static_cast<std::size_t>(alive) + 64) {
+      std::erase_if(heap_, [](const Entry& entry) { return entry.is_over(); });
+      std::make_heap(heap_.begin(), heap_.end(), std::greater<>{});
+    }
+  }
+
+  void add(Request& request) noexcept {
     if (request.deadline_ms != 0) {
-      heap_.push({request.deadline_ms, request.arrival, &request});
+      heap_.push_back({request.deadline_ms, request.arrival, &request});
+      std::push_heap(heap_.begin(), heap_.end(), std::greater<>{});
     }
   }
 
   // The next request whose deadline has passed; null when there is none.
-  Request* pop_expired(std::int64_t now_ms) {
-    while (!heap_.empty() && heap_.top().deadline_ms <= now_ms) {
-      const Entry entry = heap_.top();
-      heap_.pop();
-      if (entry.request->arrival == entry.arrival) {
+  Request* pop_expired(std::int64_t now_ms) noexcept {
+    while (!heap_.empty() && heap_.front().deadline_ms <= now_ms) {
+      std::pop_heap(heap_.begin(), heap_.end(), std::greater<>{});
+      const Entry entry = heap_.back();
+      heap_.pop_back();
+      if (!entry.is_over()) {
         return entry.request;
       }
     }
@@ -37,13 +50,14 @@ class Deadlines {
     std::int64_t deadline_ms;
     std::uint64_t arrival;
     Request* request;
+    bool is_over() const noexcept { return request->arrival != arrival; }
     bool operator>(const Entry& other) const noexcept {
       return deadline_ms != other.deadline_ms ? deadline_ms > other.deadline_ms
                                               : arrival > other.arrival;
     }
   };
 
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> heap_;
+  std::vector<Entry> heap_;  // the earliest first
 };
 
 }  // namespace tokenspeed

@@ -45,7 +45,7 @@ class Holds {
  public:
   Holds(const PrefixTree& tree, const Transfers& transfers, const Roster& roster,
         const KvCache& cache)
-      : parts_(tree.layout().num_parts()), has_full_(tree.layout().has_full()) {
+      : parts_(tree.layout().num_parts()), first_ranged_(tree.layout().first_ranged_part()) {
     roster.for_each([&](const Request& request) {
       if (const Reservation* reservation = fsm::reservation_of(request.state)) {
         reservation->for_each_pin([&](const TreePin& pin) { walk(pin, &Count::requests); });
@@ -75,7 +75,7 @@ class Holds {
       for (int p = 0; p < parts_; ++p) {
         const std::size_t at = index(pin.node(i), p);
         counts_.resize(std::max(counts_.size(), at + 1));
-        if ((has_full_ && p == 0) || i >= pin.from(p)) {
+        if (p < first_ranged_ || i >= pin.from(p)) {
           counts_[at].*who += 1;
         }
       }
@@ -83,7 +83,7 @@ class Holds {
   }
 
   int parts_;
-  bool has_full_;
+  int first_ranged_;
   std::vector<Count> counts_;
 };
 

@@ -39,16 +39,22 @@ bool computes_block(const Request& provider, const Request& waiter, int block,
          same_tokens(provider, waiter, 0, block + 1, block_size);
 }
 
-ProviderWait wait_for(const Request& provider, int block) noexcept {
+ProviderWait wait_for(const Request& provider, int block, std::int64_t step) noexcept {
   return {.provider = &provider,
           .arrival = provider.arrival,
           .admissions = provider.admissions,
           .block = block,
-          .progress = provider.computed};
+          .progress = provider.computed,
+          .looked_at = step};
 }
 
-bool keep_waiting(Request& waiter, int block_size, int max_idle_plans) noexcept {
+bool keep_waiting(Request& waiter, int block_size, int max_idle_plans,
+                  std::int64_t step) noexcept {
   ProviderWait& wait = waiter.wait;
+  if (wait.looked_at == step) {
+    return true;
+  }
+  wait.looked_at = step;
   const Request& provider = *wait.provider;  // requests are recycled, never freed
   const bool same_run = provider.arrival == wait.arrival && provider.admissions == wait.admissions;
   const fsm::Prefill* run = same_run ? prefilling(provider) : nullptr;

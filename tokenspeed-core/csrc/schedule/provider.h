@@ -15,9 +15,9 @@ int last_block(const Request& request, int block_size) noexcept;
 bool computes_block(const Request& provider, const Request& waiter, int block,
                     int block_size) noexcept;
 
-ProviderWait wait_for(const Request& provider, int block) noexcept;
+ProviderWait wait_for(const Request& provider, int block, std::int64_t step) noexcept;
 
-// One plan's look at a waiting request; false: match its prefix again now.
-bool keep_waiting(Request& waiter, int block_size, int max_idle_plans) noexcept;
+// A look at a waiting request in the plan of `step`; false: match its prefix again now.
+bool keep_waiting(Request& waiter, int block_size, int max_idle_plans, std::int64_t step) noexcept;
 
 }  // namespace tokenspeed

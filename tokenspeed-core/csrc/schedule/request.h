@@ -22,7 +22,8 @@ struct ProviderWait {
   std::uint32_t admissions = 0;       // same request; a provider can end or be retracted
   int block = 0;                      // the next block that both have, not yet published
   int progress = 0;                   // the provider's computed tokens when last looked at
-  int idle_plans = 0;                 // plans since then
+  std::int64_t looked_at = -1;        // the step in whose plan that was
+  int idle_plans = 0;                 // plans without progress
   bool given_up = false;              // waited long enough: admit anyway
 };
 
@@ -63,7 +64,6 @@ struct Request {
   bool is_counted = false;  // its hits are in the counters
   bool has_row = false;     // this run was part of a step, which told the device its page table
   bool unpublishable = false;
-  TransferId load = 0;
   ReturnHistory history;
   ProviderWait wait;
   Turn turn;

@@ -49,7 +49,9 @@ Request* Roster::find(RequestId id) const noexcept {
 
 Request& Roster::add(Request&& request) {
   if (blank_.empty()) {
-    blank_.reserve(all_.size() + 1);  // so that recycling never allocates
+    if (blank_.capacity() <= all_.size()) {  // so that recycling never allocates
+      blank_.reserve(2 * all_.size() + 16);
+    }
     all_.push_back(std::make_unique<Request>());
     blank_.push_back(all_.back().get());
   }

@@ -14,6 +14,9 @@ bool Rows::add_decode(Batch& batch, Request& request, int drafts) {
     return false;
   }
   Reservation& reservation = *fsm::reservation_of(request.state);
+  if (!tell(batch, reservation)) {
+    return false;
+  }
   freeze_state(batch, request, reservation);
   batch.add_decode_row(request, reservation.slot(), std::min(covered, upto) - request.planned);
   return true;
@@ -25,8 +28,12 @@ int Rows::add_prefill(Batch& batch, Request& request, int budget) {
     return 0;
   }
   Reservation& reservation = *fsm::reservation_of(request.state);
-  if (!request.has_row && !add_table(batch, reservation)) {
+  const int copies = request.has_row || cache_.tree() == nullptr ? 0 : cache_.layout().width();
+  if (batch.copies_left() < copies || !tell(batch, reservation)) {
     return 0;
+  }
+  if (!request.has_row) {
+    introduce(batch, reservation);
   }
   freeze_state(batch, request, reservation);
   const int count = covered - request.planned;
@@ -34,32 +41,40 @@ int Rows::add_prefill(Batch& batch, Request& request, int budget) {
   return count;
 }
 
-// The whole page table of a request that was just admitted, and the copies of its first pages.
-// They go with its first row and not before: the row is what keeps the pages until they have run.
-bool Rows::add_table(Batch& batch, const Reservation& reservation) noexcept {
+// The page table entries that the device does not have yet. They go with a row and not before:
+// the row is what keeps the pages until they have been used.
+bool Rows::tell(Batch& batch, Reservation& reservation) noexcept {
   const Layout& layout = cache_.layout();
   for (int g = 0; g < layout.num_groups(); ++g) {
-    const bool state = layout.group(g).kind == Kind::STATE;
-    if (batch.deltas_left(g) < (state ? 1 : reservation.size(g))) {
+    if (batch.deltas_left(g) < reservation.size(g) - reservation.told(g) + 1) {
       return false;
     }
   }
-  if (cache_.tree() != nullptr && batch.copies_left() < layout.width()) {
-    return false;
-  }
   for (int g = 0; g < layout.num_groups(); ++g) {
-    const std::vector<PageId> table = reservation.page_table(cache_.tree(), g);
-    for (int index = 0; index < static_cast<int>(table.size()); ++index) {
-      if (const PageId page = table[static_cast<std::size_t>(index)]; page != kNullPage) {
+    for (int index = reservation.told(g); index < reservation.size(g); ++index) {
+      const PageId page = reservation.entry(cache_.tree(), g, index);
+      if (page != kNullPage) {
         batch.add_delta(g, reservation.slot(), index, page);
       }
+    }
+    reservation.set_told(g);
+  }
+  return true;
+}
+
+// A new tenant's state pages, and the copies that its first row needs.
+void Rows::introduce(Batch& batch, Reservation& reservation) noexcept {
+  const Layout& layout = cache_.layout();
+  for (int g = 0; g < layout.num_groups(); ++g) {
+    if (layout.group(g).kind == Kind::STATE) {
+      const auto at = static_cast<std::size_t>(layout.state_index(g));
+      batch.add_delta(g, reservation.slot(), 0, reservation.live()[at].id());
     }
   }
   if (const PrefixTree* tree = cache_.tree()) {
     reservation.for_each_copy(
         *tree, [&](PageId source, PageId target) { batch.add_copy(source, target); });
   }
-  return true;
 }
 
 // With recurrent state, a chunk ends where a checkpoint is worth having: where the resident prefix
@@ -80,8 +95,7 @@ int Rows::chunk_end(const Request& request, int budget) const noexcept {
   return end < request.prefill_end && aligned > request.planned ? aligned : end;
 }
 
-// Makes sure that every group has the pages of the tokens below `upto`; how far it came. Before
-// the first row, the table that goes with it tells the device.
+// Makes sure that every group has the pages of the tokens below `upto`; how far it came.
 int Rows::extend(Batch& batch, Request& request, int upto) {
   const Layout& layout = cache_.layout();
   int covered = upto;
@@ -92,17 +106,13 @@ int Rows::extend(Batch& batch, Request& request, int upto) {
     }
     Reservation* reservation = fsm::reservation_of(request.state);
     while (reservation->size(g) * group.page_size < covered) {
-      const bool has_room = !request.has_row || batch.deltas_left(g) > 0;
-      Page page = has_room ? growth_.take_page_for(request, batch) : Page{};
+      Page page = growth_.take_page_for(request, batch);
       if (!page) {
         if (!fsm::is_running(request.state)) {
           return 0;  // it was the victim itself
         }
         covered = reservation->size(g) * group.page_size;
         break;
-      }
-      if (request.has_row) {
-        batch.add_delta(g, reservation->slot(), reservation->size(g), page.id());
       }
       reservation->append(g, std::move(page));
     }

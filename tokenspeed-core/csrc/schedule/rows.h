@@ -20,7 +20,8 @@ class Rows {
   int add_prefill(Batch& batch, Request& request, int budget);
 
  private:
-  bool add_table(Batch& batch, const Reservation& reservation) noexcept;
+  bool tell(Batch& batch, Reservation& reservation) noexcept;
+  void introduce(Batch& batch, Reservation& reservation) noexcept;
   int chunk_end(const Request& request, int budget) const noexcept;
   int extend(Batch& batch, Request& request, int upto);
   void freeze_state(Batch& batch, const Request& request, Reservation& reservation) noexcept;

@@ -51,8 +51,10 @@ Scheduler::Scheduler(const Config& config)
       steps_(config_.max_seqs) {}
 
 SubmitResult Scheduler::submit(const Submission& submission) {
+  check_whole();
   const SubmitResult result = judge(submission);
   if (result.rejection == Rejection::ACCEPTED) {
+    deadlines_.make_room(roster_.alive());
     deadlines_.add(roster_.add(make_request(submission)));
   }
   return result;
@@ -62,6 +64,9 @@ SubmitResult Scheduler::submit(const Submission& submission) {
 SubmitResult Scheduler::judge(const Submission& s) const {
   if (s.max_new_tokens < 1) {
     refuse("max_new_tokens must be at least 1, not " + std::to_string(s.max_new_tokens));
+  }
+  if (s.now_ms < 0 || s.now_ms > kMaxTimeMs) {
+    refuse("now_ms must be in 0..2^53, not " + std::to_string(s.now_ms));
   }
   if (s.priority < -kMaxPriority || s.priority > kMaxPriority) {
     refuse("priority must be in -100..100, not " + std::to_string(s.priority));
@@ -87,7 +92,7 @@ SubmitResult Scheduler::judge(const Submission& s) const {
     return {Rejection::TOO_LONG, length, config_.max_model_len};
   }
   // The last sampled token is never an input, so its KV is never written.
-  const int pages =
+  const long pages =
       peak_pages(layout_, static_cast<int>(length) - 1, config_.max_step_tokens);
   if (pages > config_.num_pages) {
     return {Rejection::NEVER_FITS, pages, config_.num_pages};
@@ -129,7 +134,9 @@ bool Scheduler::abort(RequestId id) {
 }
 
 PlanSummary Scheduler::plan(std::int64_t now_ms, const PlanView& out) {
+  check_whole();
   check_view(out);
+  broken_ = true;
   StepRecord record = steps_.open(next_step_);
   cache_.set_time(now_ms);
   expire(now_ms);
@@ -153,6 +160,7 @@ PlanSummary Scheduler::plan(std::int64_t now_ms, const PlanView& out) {
   }
   next_step_ += 1;
   counters_.steps += 1;
+  broken_ = false;
   return summary;
 }
 
@@ -177,10 +185,14 @@ void Scheduler::write_through(Batch& batch) {
     Reservation& reservation = *fsm::reservation_of(request->state);
     const bool due = reservation.published() - reservation.stored() >= kStoreBatch;
     if (due && batch.moves_left(Tier::HOST) >= layout_.width() && cache_.can_take_host_page()) {
-      TreePin path = cache_.tree()->hold_path(reservation.pin(), HoldKind::PIN);
-      reservation.set_stored(
-          transfers_.store(std::move(path), reservation.stored(), false, batch));
+      reservation.set_stored(transfers_.store(reservation.pin(), reservation.stored(), batch));
     }
+  }
+}
+
+void Scheduler::check_whole() const {
+  if (broken_) {
+    throw std::logic_error("a plan was interrupted for lack of memory: restart the engine");
   }
 }
 
@@ -260,6 +272,7 @@ int Scheduler::add_prefill_rows(Batch& batch) {
 }
 
 void Scheduler::commit(std::int64_t step, const StepResults& results) {
+  check_whole();
   if (steps_.empty() || steps_.front().step != step) {
     const bool had_no_rows = step > last_committed_ && step < next_step_ &&
                              (steps_.empty() || step < steps_.front().step);
@@ -323,15 +336,15 @@ void Scheduler::check_results(const StepRecord& record, const StepResults& resul
 }
 
 bool Scheduler::ack(TransferId id, bool ok) {
-  updates_.make_room(1);
   const std::optional<Transfer> transfer = transfers_.end(id, ok);
   if (!transfer) {
     counters_.ignored_events += 1;  // late, duplicate or unknown: legal
     return false;
   }
   Request* request = transfer->request;
-  if (request != nullptr && request->arrival == transfer->arrival && request->load == id) {
-    request->load = 0;
+  const auto* loading =
+      request == nullptr ? nullptr : std::get_if<fsm::Loading>(&request->state);
+  if (loading != nullptr && request->arrival == transfer->arrival && loading->ticket.id() == id) {
     ok ? lifecycle_.send(*request, fsm::Loaded{}) : lifecycle_.send(*request, fsm::LoadFailed{});
   }
   return true;

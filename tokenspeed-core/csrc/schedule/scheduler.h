@@ -13,8 +13,8 @@
 #include "cache/transfers.h"
 #include "schedule/admission.h"
 #include "schedule/batch.h"
-#include "schedule/config.h"
-#include "schedule/counters.h"
+#include "config.h"
+#include "counters.h"
 #include "schedule/deadlines.h"
 #include "schedule/digests.h"
 #include "schedule/growth.h"
@@ -55,6 +55,7 @@ struct Submission {
 };
 
 inline constexpr int kMaxPriority = 100;
+inline constexpr std::int64_t kMaxTimeMs = std::int64_t{1} << 53;
 
 // What came back from a step: one entry per row, max_row_tokens tokens each.
 struct StepResults {
@@ -80,7 +81,8 @@ struct Gauges {
 
 // The control plane: who computes what in the next step. Calls come from one thread and read no
 // clock; the same calls give the same plans on every rank. Arguments that break the interface
-// throw std::invalid_argument before anything has changed.
+// throw std::invalid_argument before anything has changed. Should memory run out within a plan, the
+// scheduler is broken: every further call of submit, plan and commit throws std::logic_error.
 class Scheduler {
  public:
   explicit Scheduler(const Config& config);
@@ -95,7 +97,7 @@ class Scheduler {
   bool ack(TransferId transfer, bool ok);
   void check_digest(std::int64_t step, std::uint64_t digest) const { digests_.check(step, digest); }
   UpdateColumns take_updates() { return updates_.take(); }
-  KvEventColumns take_kv_events() { return cache_.events().take(); }
+  KvEventColumns take_kv_events() { return cache_.take_events(); }
   std::vector<RejectedEvent> take_rejected_events() { return lifecycle_.take_rejected(); }
 
   bool has_work() const noexcept {
@@ -113,6 +115,7 @@ class Scheduler {
  private:
   SubmitResult judge(const Submission& submission) const;
   Request make_request(const Submission& submission) const;
+  void check_whole() const;
   void check_view(const PlanView& out) const;
   void check_results(const StepRecord& record, const StepResults& results) const;
   void expire(std::int64_t now_ms);
@@ -140,6 +143,7 @@ class Scheduler {
   Deadlines deadlines_;
   Steps steps_;
   Digests digests_;
+  bool broken_ = false;  // a plan did not come to its end
   std::int64_t next_step_ = 0;
   std::int64_t last_committed_ = -1;
 };

@@ -40,13 +40,14 @@ class UpdateLog {
     if (need <= room_ && tokens <= columns_.tokens.capacity()) {
       return;
     }
-    room_ = std::max(need, room_ * 2);
-    columns_.tokens.reserve(std::max(tokens, room_));
-    columns_.request.reserve(room_);
-    columns_.token_start.reserve(room_ + 1);
-    columns_.finish.reserve(room_);
-    columns_.stop_token.reserve(room_);
-    columns_.cached_tokens.reserve(room_);
+    const std::size_t room = std::max(need, room_ * 2);
+    columns_.tokens.reserve(std::max(tokens, room));
+    columns_.request.reserve(room);
+    columns_.token_start.reserve(room + 1);
+    columns_.finish.reserve(room);
+    columns_.stop_token.reserve(room);
+    columns_.cached_tokens.reserve(room);
+    room_ = room;  // once all of it is there
   }
 
   void add(const Update& update, std::span<const TokenId> tokens) noexcept {

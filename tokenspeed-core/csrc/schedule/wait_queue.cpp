@@ -2,20 +2,18 @@
 // SPDX-FileCopyrightText: The TokenSpeed authors
 #include "schedule/wait_queue.h"
 
-#include <utility>
-
 namespace tokenspeed {
 
-// Whom to stand behind: most new requests come last, a retracted one is among the first.
+// Whom to stand behind: a retracted request is among the first, a new one among the last.
 Request* WaitQueue::before(const Request& request) const noexcept {
-  if (back_ == nullptr || back_->before(request)) {
-    return back_;
+  if (front_ == nullptr || request.before(*front_)) {
+    return nullptr;
   }
-  Request* previous = nullptr;
-  for (Request* it = front_; it->before(request); it = it->next) {
-    previous = it;
+  Request* it = back_;
+  while (request.before(*it)) {
+    it = it->previous;
   }
-  return previous;
+  return it;
 }
 
 void WaitQueue::insert(Request& request) noexcept {

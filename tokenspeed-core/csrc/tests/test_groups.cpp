@@ -438,3 +438,27 @@ TEST_CASE("in any mix of groups everything finishes in tiny pools, with a host t
     CHECK(rig.scheduler.ledger().free == any.num_pages);
   }
 }
+
+// A block of 33 pages never fits: nothing is published, and nothing waits to be stored.
+TEST_CASE("a block that is larger than the pool comes to an end") {
+  Rig rig({.num_pages = 10,
+           .max_step_tokens = 8,
+           .groups = {{"full", 1, 0}, {"full", 32, 0}},
+           .host_pages = 8});
+  rig.submit(1, counting(0, 3), 2);
+  rig.run_until_idle(20);
+  CHECK(rig.heard(1).finish == Finish::LENGTH);
+}
+
+// The first group's page is there, the second's is not: the device hears of both with the row.
+TEST_CASE("page tables are told with a row, and none is lost when there is no row") {
+  Rig rig({.num_pages = 9,
+           .max_seqs = 2,
+           .max_step_tokens = 8,
+           .groups = {{"full", 1, 0}, {"full", 1, 0}}});
+  rig.submit(1, counting(0, 2), 3);
+  rig.submit(2, counting(50, 1), 3);
+  rig.run_until_idle(60);
+  CHECK(rig.heard(1).tokens.size() == 3);
+  CHECK(rig.heard(2).tokens.size() == 3);
+}

@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The TokenSpeed authors
 #include <doctest/doctest.h>
 
+#include <map>
+
 #include "rig.h"
 
 using namespace tokenspeed;
@@ -202,8 +204,8 @@ TEST_CASE("a reset says that nothing is cached, and forgets what was not taken")
   CHECK(after[0].parent == 0);
 }
 
-// Who does not take them in time is told to forget all, and hears what came after that.
-TEST_CASE("a log that overflows starts anew with cleared") {
+// Who does not take them in time is told to forget all, and then all that is resident.
+TEST_CASE("a log that overflows starts anew with cleared and what is resident") {
   const int count = 9000;
   Rig rig({.page_size = 1,
            .num_pages = count,
@@ -212,13 +214,39 @@ TEST_CASE("a log that overflows starts anew with cleared") {
           count + 1);
   run(rig, 1, counting(0, count));
   const std::vector<Event> events = take(rig);
-  REQUIRE(events.size() > 1);
-  CHECK(events.size() < 8192);
+  REQUIRE(events.size() == 1 + static_cast<std::size_t>(count));
   CHECK(events[0].kind == KvEvent::CLEARED);
+  PageKey parent = 0;
   for (std::size_t i = 1; i < events.size(); ++i) {
     CHECK(events[i].kind == KvEvent::STORED);
-    CHECK(events[i].tokens == Tokens{count - static_cast<TokenId>(events.size() - i)});
+    CHECK(events[i].tokens == Tokens{static_cast<TokenId>(i) - 1});
+    CHECK(events[i].parent == parent);
+    parent = events[i].block;
   }
+  CHECK(take(rig).empty());
+}
+
+// Two branches and both tiers: a block comes before its children, once for each tier.
+TEST_CASE("what is resident is told parents first, per tier") {
+  Rig rig({.page_size = 1,
+           .num_pages = 9000,
+           .max_step_tokens = 9000,
+           .host_pages = 64,
+           .kv_events = true},
+          9001);
+  run(rig, 1, Tokens{1, 2, 3});
+  run(rig, 2, Tokens{1, 2, 4});
+  rig.run_until_idle();
+  run(rig, 3, counting(100, 8900));
+  const std::vector<Event> events = take(rig);
+  REQUIRE(events[0].kind == KvEvent::CLEARED);
+  std::map<PageKey, int> told;
+  for (std::size_t i = 1; i < events.size(); ++i) {
+    CHECK(events[i].kind == KvEvent::STORED);
+    CHECK((events[i].parent == 0 || told.count(events[i].parent) == 1));
+    told[events[i].block] += 1;
+  }
+  CHECK(told.size() == static_cast<std::size_t>(rig.scheduler.ledger().cached));
 }
 
 TEST_CASE("nothing is logged when nobody asked for it") {

@@ -97,7 +97,7 @@ struct Bench {
     if constexpr (std::is_same_v<E, Admit>) {
       return {reserve_if_possible(), 0};
     } else if constexpr (std::is_same_v<E, Load>) {
-      return {reserve_if_possible(), 0, 0, 1};
+      return {reserve_if_possible(), 0, 0, {}};
     } else if constexpr (std::is_same_v<E, ChunkDone>) {
       return {1};
     } else if constexpr (std::is_same_v<E, Stopped>) {

@@ -170,3 +170,29 @@ TEST_CASE("the cache is dropped on request, when nobody is alive") {
   CHECK(rig.scheduler.ledger().cached == 0);
   CHECK(rig.scheduler.ledger().free == 16);
 }
+
+TEST_CASE("a plan that admits many looks at a waiting request once") {
+  Rig rig({.num_pages = 60, .max_seqs = 8, .max_step_tokens = 16, .max_wait_steps = 3});
+  rig.submit(1, counting(0, 40), 1);
+  rig.submit(2, counting(0, 40), 1);  // waits for the first
+  for (RequestId id = 3; id < 9; ++id) {
+    rig.submit(id, counting(static_cast<int>(id) * 100, 1), 1);
+  }
+  rig.run();
+  CHECK(rig.run().row_of(2) == nullptr);  // six were admitted meanwhile, and it still waits
+  rig.run_until_idle();
+  CHECK(rig.heard(2).cached_tokens == 39);
+}
+
+// Else everybody behind it would wait as well, however long the other's prompt is.
+TEST_CASE("one that waits for another's blocks holds up no later class") {
+  Rig rig({.num_pages = 60, .max_step_tokens = 16, .aging_ms = 0});
+  rig.submit(1, counting(0, 40), 1);
+  rig.submit(2, counting(0, 40), 1);
+  rig.run();
+  rig.scheduler.submit({3, counting(500, 2), 1, {}, 0, 0, 0, 0, 5});
+  Step step;
+  for (int i = 0; i < 3 && step.row_of(3) == nullptr; ++i) step = rig.run();
+  REQUIRE(step.row_of(3) != nullptr);
+  CHECK(step.row_of(2) == nullptr);
+}

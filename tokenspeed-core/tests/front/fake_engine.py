@@ -61,6 +61,7 @@ class FakeEngine(threading.Thread):
         frozen: messages are read but nothing is computed.
         expires: deadlines are kept.
         reject, fail: the next submits are refused, or fail at their first step.
+        unanswered: questions for the ledger that a later one overtakes.
         host_tier: fields of its load that tell of the host tier.
         kv_events: said as soon as possible, one message each.
     """
@@ -73,6 +74,7 @@ class FakeEngine(threading.Thread):
         self.reject: Rejected | None = None
         self.fail: str | None = None
         self.cached = 4
+        self.unanswered = 0
         self.submits: list[Submit] = []
         self.aborts: list[int] = []
         self.messages: list[EngineInput] = []
@@ -140,7 +142,9 @@ class FakeEngine(threading.Thread):
             self._running.pop(request, None)
         if message.reset_cache and not self._running:
             self.cached = 0
-        if message.ask_ledger:
+        if message.ask_ledger and self.unanswered:
+            self.unanswered -= 1
+        elif message.ask_ledger:
             self._send(EngineOutput(load=self._load(), ledger=self._ledger(message.ask_ledger)))
 
     def _step(self) -> None:

@@ -89,6 +89,17 @@ async def test_ledgers_are_told_apart(address: str, engine: FakeEngine) -> None:
         assert [ledger.cached for ledger in ledgers] == [4, 0]
 
 
+async def test_an_answer_answers_the_questions_before_it_too(
+    address: str, engine: FakeEngine
+) -> None:
+    """An engine that is busy reads several at once, and answers the last."""
+    engine.unanswered = 2
+    async with EngineClient(address) as client:
+        await client.wait_ready()
+        ledgers = await asyncio.wait_for(asyncio.gather(*(client.ledger() for _ in range(3))), 5)
+        assert [ledger.cached for ledger in ledgers] == [4, 4, 4]
+
+
 async def test_admin_port(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeEngine(address, hold=True)
     fake.loading.append(EngineLoading("weights", 63, 100))

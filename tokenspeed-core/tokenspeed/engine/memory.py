@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -79,9 +80,16 @@ def host_tier_pages(config: EngineConfig, page_bytes: int) -> int:
 
     Raises:
         ValueError: it holds none.
+        MemoryError: this machine does not have so much.
     """
     if not config.host_kv_gb:
         return 0
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+    if config.host_kv_gb > machine:
+        raise MemoryError(
+            f"--host-kv-gb {config.host_kv_gb:g} is more than the {machine:.1f} GB of memory that "
+            f"this machine has; give less"
+        )
     pages = int(config.host_kv_gb * 1e9) // page_bytes - 1
     if pages < 1:
         raise ValueError(

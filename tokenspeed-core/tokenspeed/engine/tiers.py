@@ -77,7 +77,16 @@ def allocate_kv(
 
 
 def scheduler_config(config: EngineConfig, groups: tuple[CacheGroup, ...], kv: KvTiers) -> Config:
-    """What the scheduler must know; the sizes of the step buffers follow from it."""
+    """What the scheduler must know; the sizes of the step buffers follow from it.
+
+    ValueError: a group's kind is none that the kernels and step buffers of this engine know.
+    """
+    for group in groups:
+        if group.kind != "full":
+            raise ValueError(
+                f'the model declares a cache group of kind "{group.kind}"; this engine runs models '
+                f'whose groups are all "full"'
+            )
     return Config(
         groups=[CacheGroupConfig(group.kind, config.page_size) for group in groups],
         num_pages=kv.budget.pages,

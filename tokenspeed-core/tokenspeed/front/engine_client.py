@@ -163,11 +163,11 @@ class EngineClient:
     async def ledger(self, *, reset_cache: bool = False) -> CacheLedger:
         """The engine's accounts of its pages; ``reset_cache``: after dropping what is cached."""
         self._raise_if_gone()
+        while self._outgoing.ask_ledger:  # one question a message
+            await asyncio.sleep(0)
         number = next(self._numbers)
         answer: asyncio.Future[CacheLedger] = asyncio.get_running_loop().create_future()
         self._ledgers[number] = answer
-        while self._outgoing.ask_ledger:  # one question a message
-            await asyncio.sleep(0)
         self._outgoing.ask_ledger = number
         self._outgoing.reset_cache |= reset_cache
         self._plan_flush()
@@ -259,9 +259,10 @@ class EngineClient:
                     rejected.reason, rejected.needed, rejected.available
                 )
         if output.ledger is not None:
-            answer = self._ledgers.get(output.ledger.asked)
-            if answer is not None and not answer.done():
-                answer.set_result(output.ledger)
+            # The engine answers the latest question: what it says answers those before it too.
+            for number, answer in self._ledgers.items():
+                if number <= output.ledger.asked and not answer.done():
+                    answer.set_result(output.ledger)
         if output.kv_events is not None and self.kv_log is not None:
             self.kv_log.append(output.kv_events)
         if self._events is not None:

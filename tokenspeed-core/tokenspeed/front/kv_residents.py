@@ -71,10 +71,10 @@ class Residents:
     def _store(self, event: BlockEvent) -> BlockEvent | None:
         kind, tier, group, block, parent, tokens = event
         held, bit = self._held.get(block, 0), _bit(group, tier)
-        if held & bit:
-            return None
+        if held & bit or (parent and parent not in self._names):
+            return None  # known already; or a block of which nobody could tell the whole prefix
         self._held[block] = held | bit
-        parent = self._names.get(parent, parent)
+        parent = self._names.get(parent, 0)
         name = self._names.get(block)
         if name is None:
             name = self._names[block] = _name(parent, tokens)

@@ -41,6 +41,8 @@ BACKSTOP_S = 5.0
 left open."""
 _SLICE = 64 * 1024
 _FLUSH_POLL_S = 0.05
+_FLUSH_ANSWER_S = 5.0
+"""How long a flush waits at least for the engine's answer, which a long step puts off."""
 _STOP_GRACE_S = 1.0
 _SERVER_OPTIONS = [
     # The gateway pings idle connections every 30 s.
@@ -154,13 +156,20 @@ class SchedulerService:
         give_up = time.monotonic() + request.timeout_s
         try:
             # A reset that came while the last step was being committed was refused: again.
-            while not _is_empty(ledger := await self._client.ledger(reset_cache=True)):
+            while True:
+                async with asyncio.timeout(max(give_up - time.monotonic(), _FLUSH_ANSWER_S)):
+                    ledger = await self._client.ledger(reset_cache=True)
+                if _is_empty(ledger):
+                    break
                 if ledger.idle:
                     continue
                 if time.monotonic() >= give_up:
                     message = f"{self._client.alive} sequences are running; raise timeout_s"
                     return common.FlushCacheResponse(success=False, message=message)
                 await asyncio.sleep(_FLUSH_POLL_S)
+        except TimeoutError:
+            message = "the engine is in a long step and has not answered; raise timeout_s"
+            return common.FlushCacheResponse(success=False, message=message)
         except errors.EngineGone as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         message = f"{ledger.cached} of {ledger.total} pages are cached now"

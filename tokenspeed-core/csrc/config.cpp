@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: MIT
 // SPDX-FileCopyrightText: The TokenSpeed authors
-#include "schedule/config.h"
+#include "config.h"
 
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
 namespace tokenspeed {
 namespace {
+
+// Far above any machine, and far enough below overflow.
+constexpr int kMost = 1 << 28;
+constexpr double kMostMs = 1e6;
 
 // A block is the least common multiple of the page sizes; one of millions of tokens is a mistake.
 constexpr int kMaxBlock = 65536;
@@ -19,6 +24,12 @@ void require(bool condition, const std::string& message) {
 
 void require_positive(int value, const char* name) {
   require(value >= 1, std::string(name) + " must be at least 1, not " + std::to_string(value));
+}
+
+void require_count(int value, const char* name) {
+  require_positive(value, name);
+  require(value <= kMost, std::string(name) + " must be at most " + std::to_string(kMost) +
+                              ", not " + std::to_string(value));
 }
 
 void check_groups(const Config& config) {
@@ -46,9 +57,11 @@ void check_groups(const Config& config) {
 void check(const Config& config) {
   require_positive(config.max_row_tokens, "max_row_tokens");
   check_groups(config);
-  require_positive(config.num_pages, "num_pages");
-  require_positive(config.max_seqs, "max_seqs");
-  require_positive(config.max_model_len, "max_model_len");
+  require_count(config.num_pages, "num_pages");
+  require_count(config.max_seqs, "max_seqs");
+  require_count(config.max_model_len, "max_model_len");
+  require_count(config.max_step_tokens, "max_step_tokens");
+  require(config.host_pages <= kMost, "host_pages must be at most " + std::to_string(kMost));
   require(config.max_step_tokens >= config.max_seqs,
           "max_step_tokens (" + std::to_string(config.max_step_tokens) +
               ") must be at least max_seqs (" + std::to_string(config.max_seqs) +
@@ -61,7 +74,8 @@ void check(const Config& config) {
           "host_pages: the host tier needs prefix_cache");
   require(config.aging_ms >= 0, "aging_ms must not be negative");
   require(config.max_bypass >= 0, "max_bypass must not be negative");
-  require(config.itl_target_ms >= 0.0, "itl_target_ms must not be negative");
+  require(config.itl_target_ms >= 0.0 && config.itl_target_ms <= kMostMs,
+          "itl_target_ms must be in 0..1000000");
   require(config.hash_bits >= 1 && config.hash_bits <= 64, "hash_bits must be in 1..64");
 }
 
