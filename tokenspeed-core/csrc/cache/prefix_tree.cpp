@@ -47,8 +47,7 @@ bool PrefixTree::publish(TreePin& pin, const BlockContent& content,
   extend(pin, node);
   for (int p = 0; p < layout_.num_parts(); ++p) {
     const Part& part = layout_.part(p);
-    const bool held_here = is_full_part(p) || pin.depth() - 1 >= pin.from(p);
-    give(node, p, held_here ? 1 : 0,
+    give(node, p, pin.holds(p, pin.depth() - 1) ? 1 : 0,
          pages.subspan(static_cast<std::size_t>(part.first_entry),
                        static_cast<std::size_t>(part.entries)));
   }

@@ -276,4 +276,8 @@ class PrefixTree {
   std::array<std::vector<List>, 2> lists_;
 };
 
+inline bool TreePin::holds(int part, int index) const noexcept {
+  return tree_->is_full_part(part) || index >= from(part);
+}
+
 }  // namespace tokenspeed

@@ -166,8 +166,7 @@ PageId Reservation::entry(const PrefixTree* tree, int g, int index) const noexce
     }
   }
   const int block = index / group.entries;
-  const bool held = block < published() &&
-                    (group.kind == Kind::FULL || block >= pin_.from(group.part));
+  const bool held = block < published() && pin_.holds(group.part, block);
   return held ? tree->page_of(pin_.node(block), group.first_entry + index % group.entries)
               : kNullPage;
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 namespace tokenspeed {
+
 Transfers::Transfers(KvCache& cache, Counters& counters, int max_seqs)
     : cache_(cache), counters_(counters) {
   if (cache.has_host_tier()) {
@@ -70,8 +71,8 @@ int Transfers::collect(Transfer& transfer, const TreePin& path, int from, MoveSi
   for (int i = from; i < path.depth(); ++i) {
     const NodeId node = path.node(i);
     for (int p = 0; p < layout.num_parts(); ++p) {
-      const bool pinned = layout.part(p).kind == Kind::FULL || i >= path.from(p);
-      const bool wanted = pinned && !tree.is_tail(node) && tree.resident(Tier::DEVICE, node, p) &&
+      const bool wanted = path.holds(p, i) && !tree.is_tail(node) &&
+                          tree.resident(Tier::DEVICE, node, p) &&
                           !tree.resident(Tier::HOST, node, p) && !tree.is_storing(node, p);
       if (wanted && !collect_part(transfer, node, p, sink)) {
         return i;
@@ -115,7 +116,7 @@ LoadTicket Transfers::load(const TreePin& pin, int first_block, Request& request
     for (int p = 0; p < layout.num_parts(); ++p) {
       const Part& part = layout.part(p);
       const NodeId node = pin.node(i);
-      if (tree.resident(Tier::DEVICE, node, p) || (part.kind != Kind::FULL && i < pin.from(p))) {
+      if (tree.resident(Tier::DEVICE, node, p) || !pin.holds(p, i)) {
         continue;
       }
       for (int entry = part.first_entry; entry < part.first_entry + part.entries; ++entry) {

@@ -57,11 +57,14 @@ class [[nodiscard]] TreePin {
   NodeId tip() const noexcept { return path_.empty() ? kRootNode : path_.back(); }
   NodeId node(int index) const noexcept { return path_[static_cast<std::size_t>(index)]; }
   std::span<const NodeId> path() const noexcept { return path_; }
-  int from(int part) const noexcept { return from_[static_cast<std::size_t>(part)]; }
+  // Does it hold this part of the node at `index`?
+  bool holds(int part, int index) const noexcept;
   explicit operator bool() const noexcept { return tree_ != nullptr; }
 
  private:
   friend class PrefixTree;
+
+  int from(int part) const noexcept { return from_[static_cast<std::size_t>(part)]; }
 
   PrefixTree* tree_ = nullptr;
   HoldKind kind_ = HoldKind::PIN;

@@ -45,7 +45,7 @@ class Holds {
  public:
   Holds(const PrefixTree& tree, const Transfers& transfers, const Roster& roster,
         const KvCache& cache)
-      : parts_(tree.layout().num_parts()), first_ranged_(tree.layout().first_ranged_part()) {
+      : parts_(tree.layout().num_parts()) {
     roster.for_each([&](const Request& request) {
       if (const Reservation* reservation = fsm::reservation_of(request.state)) {
         reservation->for_each_pin([&](const TreePin& pin) { walk(pin, &Count::requests); });
@@ -75,7 +75,7 @@ class Holds {
       for (int p = 0; p < parts_; ++p) {
         const std::size_t at = index(pin.node(i), p);
         counts_.resize(std::max(counts_.size(), at + 1));
-        if (p < first_ranged_ || i >= pin.from(p)) {
+        if (pin.holds(p, i)) {
           counts_[at].*who += 1;
         }
       }
@@ -83,7 +83,6 @@ class Holds {
   }
 
   int parts_;
-  int first_ranged_;
   std::vector<Count> counts_;
 };
 
