@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from churn import Churn
+from conversations import Conversations
 from harness import Answer, all_at_once, engine, greedy, submit
 from tokenspeed._scheduler import Finish
 from tokenspeed.messages import EngineInput
@@ -93,6 +94,22 @@ def test_page_tables_hold_over_a_thousand_steps_of_churn(
     for request in sorted(churn.kept)[:: max(1, len(churn.kept) // 12)]:
         prompt, length = churn.asked[request]
         assert answers[request].tokens == greedy(small_llama, prompt, length)
+
+
+def test_turns_come_back_from_the_host(gpu: Any, kernels: Any, small_llama: Path) -> None:
+    """A device pool for two of six conversations: pages go to the host and come back, while others
+    decode in captured steps."""
+    asked = Conversations(seed=31, number=6, turns=5, first=30, more=11, answer=6, most=2)
+    with engine(small_llama, gpu, pages=44, host_pages=400, kernels=kernels) as built:
+        answers = built.run(asked.script).answers
+        counters, ledger = built.scheduler.counters(), built.scheduler.ledger()
+    assert counters.evictions > 0, "the device pool held everything"
+    assert counters.loaded_pages > 0
+    assert counters.host_cached_tokens > 100
+    assert counters.failed_transfers == 0
+    assert ledger.balanced, ledger.detail
+    for turn, prompt in asked.prompts.items():
+        assert answers[turn].tokens == greedy(small_llama, prompt, 6), turn
 
 
 @pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
