@@ -118,6 +118,13 @@ class PlanBuffers:
 
     In a step, deltas are applied first, then copies, then the forward runs: all in one stream.
     Stores and loads run beside it, in any order: nobody else touches either end before the ack.
+
+    With ``last_token`` come arrays that an executor reads, all of them or none; E rows emit:
+
+        delta_count i32[G]   token_slot i32[T]
+        emit_token i64[S]    emit_slot i64[S]    emit_position i64[S]   (the first E: index of the
+                             row's last token, slot, position of the token that is sampled)
+        last_token i64[S + 2]   by slot: not filled, but read by ``commit_sampled``
     """
 
     def __init__(self, **arrays: NDArray[np.generic]) -> None: ...
@@ -130,6 +137,9 @@ class Plan:
     num_decode_rows: int
     num_tokens: int
     num_emits: int
+    num_new_tenants: int
+    max_query_len: int
+    max_kv_len: int
     num_deltas: list[int]  # per group
     num_copies: int
     num_stores: int
@@ -150,6 +160,11 @@ class Updates:
     finish: NDArray[np.uint8]  # Finish
     stop_token: NDArray[np.int32]  # the stop id that matched, else -1
     cached_tokens: NDArray[np.int32]  # prompt tokens that were not computed for this request
+    def __len__(self) -> int: ...
+    def columns(self) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes]:
+        """The arrays as bytes, in the order in which they stand above."""
+    def ended(self) -> list[tuple[int, int]]:
+        """(request, Finish) of those that ended."""
 
 class Ledger:
     """Every page has exactly one account; found by walking owners, never by subtraction."""
@@ -248,6 +263,12 @@ class Scheduler:
 
         A step without rows has no results: its commit may be left out. ValueError, and nothing
         changed, when the step or the shape of its results is not the expected one.
+        """
+    def commit_sampled(self, step: int, buffers: PlanBuffers, elapsed_us: int = 0) -> None:
+        """Results of ``step``, whose plan ``buffers`` still hold: a token for each row that emits.
+
+        It lies in ``last_token`` at the row's slot; below zero, the row failed. Errors as in
+        ``commit``, and ValueError where the buffers hold another plan.
         """
     def ack(self, transfer: int, ok: bool) -> bool:
         """A transfer ended. False when it is unknown or acked before: legal, counted, no effect.

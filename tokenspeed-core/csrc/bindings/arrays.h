@@ -30,6 +30,7 @@ RawArray borrow_array(nb::handle value, const char* name, nb::dlpack::dtype dtyp
 template <class T>
 constexpr const char* dtype_name() {
   if constexpr (std::is_same_v<T, std::int32_t>) return "int32";
+  if constexpr (std::is_same_v<T, std::int64_t>) return "int64";
   if constexpr (std::is_same_v<T, std::uint32_t>) return "uint32";
   if constexpr (std::is_same_v<T, std::uint64_t>) return "uint64";
   if constexpr (std::is_same_v<T, std::uint8_t>) return "uint8";

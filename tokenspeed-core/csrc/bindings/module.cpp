@@ -78,15 +78,23 @@ void bind_scheduler(nb::module_& m) {
            nb::arg("now_ms"))
       .def("abort", &Scheduler::abort, nb::arg("request"))
       .def("plan",
-           [](Scheduler& scheduler, std::int64_t now_ms, const PlanBuffers& buffers) {
+           [](Scheduler& scheduler, std::int64_t now_ms, PlanBuffers& buffers) {
              if (buffers.groups() != scheduler.layout().groups().size()) {
                throw nb::value_error("delta_slot: expected one row per cache group");
              }
-             return scheduler.plan(now_ms, buffers.view());
+             const PlanSummary plan = scheduler.plan(now_ms, buffers.view());
+             if (buffers.has_executor()) {
+               buffers.derive(plan);
+             }
+             return plan;
            },
            nb::arg("now_ms"), nb::arg("buffers"))
       .def("commit", &commit, nb::arg("step"), nb::arg("num_tokens"), nb::arg("tokens"),
            nb::arg("failed"), nb::arg("elapsed_us") = 0)
+      .def("commit_sampled",
+           [](Scheduler& scheduler, std::int64_t step, const PlanBuffers& buffers,
+              std::int64_t elapsed_us) { buffers.commit(scheduler, step, elapsed_us); },
+           nb::arg("step"), nb::arg("buffers"), nb::arg("elapsed_us") = 0)
       .def("ack", &Scheduler::ack, nb::arg("transfer"), nb::arg("ok"))
       .def("check_digest", &Scheduler::check_digest, nb::arg("step"), nb::arg("digest"))
       .def("page_table", &page_table, nb::arg("request"), nb::arg("group") = 0)

@@ -2,7 +2,9 @@
 // SPDX-FileCopyrightText: The TokenSpeed authors
 #include "bindings/plan_buffers.h"
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 namespace tokenspeed::bindings {
 namespace {
@@ -36,6 +38,8 @@ class Fields {
     }
     out = array.span();
   }
+
+  bool has(const char* name) const { return arrays_.contains(name); }
 
   void expect_no_others() const {
     if (arrays_.size() != taken_) {
@@ -83,7 +87,53 @@ PlanBuffers::PlanBuffers(const nb::kwargs& arrays) : arrays_(nb::borrow<nb::dict
   fields.take("load_source", 1, loads, view_.load_source);
   fields.take("load_target", 1, loads, view_.load_target);
   groups_ = deltas[0];
+  if (fields.has("last_token")) {
+    fields.take("delta_count", 1, {groups_, 1}, executor_.delta_count);
+    fields.take("token_slot", 1, tokens, executor_.token_slot);
+    fields.take("emit_token", 1, rows, executor_.emit_token);
+    fields.take("emit_slot", 1, rows, executor_.emit_slot);
+    fields.take("emit_position", 1, rows, executor_.emit_position);
+    fields.take("last_token", 1, {rows[0] + 2, 1}, executor_.last_token);
+  }
   fields.expect_no_others();
+}
+
+void PlanBuffers::derive(const PlanSummary& plan) noexcept {
+  step_ = plan.step;
+  rows_ = static_cast<std::size_t>(plan.num_rows);
+  std::copy_n(plan.num_deltas.begin(), groups_, executor_.delta_count.begin());
+  std::size_t emit = 0;
+  for (std::size_t row = 0; row < rows_; ++row) {
+    const SlotId slot = view_.row_slot[row];
+    const int begin = view_.row_query_start[row];
+    const int end = view_.row_query_start[row + 1];
+    std::fill_n(executor_.token_slot.begin() + begin, end - begin, slot);
+    if ((view_.row_flags[row] & EMITS) != 0) {
+      executor_.emit_token[emit] = end - 1;
+      executor_.emit_slot[emit] = slot;
+      executor_.emit_position[emit] = view_.row_kv_len[row];
+      ++emit;
+    }
+  }
+}
+
+void PlanBuffers::commit(Scheduler& scheduler, std::int64_t step, std::int64_t elapsed_us) const {
+  if (!has_executor() || step != step_) {
+    throw nb::value_error(
+        ("commit_sampled: the buffers hold no results of step " + std::to_string(step)).c_str());
+  }
+  std::vector<std::int32_t> counts(rows_);
+  std::vector<TokenId> tokens(rows_);
+  std::vector<std::uint8_t> failed(rows_);
+  for (std::size_t row = 0; row < rows_; ++row) {
+    if ((view_.row_flags[row] & EMITS) != 0) {
+      counts[row] = 1;
+      tokens[row] = static_cast<TokenId>(
+          executor_.last_token[static_cast<std::size_t>(view_.row_slot[row])]);
+      failed[row] = tokens[row] < 0;
+    }
+  }
+  scheduler.commit(step, {counts, tokens, failed, elapsed_us});
 }
 
 void bind_plan_buffers(nb::module_& m) {

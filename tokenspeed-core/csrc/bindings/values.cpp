@@ -3,6 +3,7 @@
 #include "bindings/values.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -102,6 +103,9 @@ void bind_plan(nb::module_& m) {
       .def_ro("num_decode_rows", &PlanSummary::num_decode_rows)
       .def_ro("num_tokens", &PlanSummary::num_tokens)
       .def_ro("num_emits", &PlanSummary::num_emits)
+      .def_ro("num_new_tenants", &PlanSummary::num_new_tenants)
+      .def_ro("max_query_len", &PlanSummary::max_query_len)
+      .def_ro("max_kv_len", &PlanSummary::max_kv_len)
       .def_prop_ro("num_deltas",
                    [](const PlanSummary& plan) {
                      return std::vector<int>(plan.num_deltas.begin(),
@@ -125,6 +129,22 @@ void add_column(nb::class_<Columns>& type, const char* name) {
   });
 }
 
+template <class T>
+nb::bytes as_bytes(const std::vector<T>& column) {
+  return nb::bytes(column.data(), column.size() * sizeof(T));
+}
+
+// Requests that ended, and how.
+std::vector<std::pair<RequestId, int>> ended(const UpdateColumns& updates) {
+  std::vector<std::pair<RequestId, int>> found;
+  for (std::size_t i = 0; i < updates.request.size(); ++i) {
+    if (updates.finish[i] != static_cast<std::uint8_t>(Finish::NONE)) {
+      found.emplace_back(updates.request[i], updates.finish[i]);
+    }
+  }
+  return found;
+}
+
 void bind_updates(nb::module_& m) {
   nb::class_<UpdateColumns> updates(m, "Updates");
   add_column<&UpdateColumns::request>(updates, "request");
@@ -133,6 +153,14 @@ void bind_updates(nb::module_& m) {
   add_column<&UpdateColumns::finish>(updates, "finish");
   add_column<&UpdateColumns::stop_token>(updates, "stop_token");
   add_column<&UpdateColumns::cached_tokens>(updates, "cached_tokens");
+  updates.def("__len__", [](const UpdateColumns& columns) { return columns.request.size(); })
+      .def("columns",
+           [](const UpdateColumns& columns) {
+             return nb::make_tuple(as_bytes(columns.request), as_bytes(columns.token_start),
+                                   as_bytes(columns.tokens), as_bytes(columns.finish),
+                                   as_bytes(columns.stop_token), as_bytes(columns.cached_tokens));
+           })
+      .def("ended", &ended);
 }
 
 void bind_kv_events(nb::module_& m) {

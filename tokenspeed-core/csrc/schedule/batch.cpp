@@ -70,6 +70,9 @@ void Batch::add_row(Request& request, const Slot& slot, int count, int outputs,
   summary_.num_rows += 1;
   summary_.num_tokens += count;
   summary_.num_emits += emits ? 1 : 0;
+  summary_.num_new_tenants += (flags & NEW_TENANT) != 0 ? 1 : 0;
+  summary_.max_query_len = std::max(summary_.max_query_len, count);
+  summary_.max_kv_len = std::max(summary_.max_kv_len, request.planned);
   out_.row_request[row] = request.id;
   out_.row_slot[row] = slot.id();
   out_.row_epoch[row] = slot.epoch();

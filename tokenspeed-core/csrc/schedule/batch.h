@@ -54,6 +54,9 @@ struct PlanSummary {
   int num_decode_rows = 0;
   int num_tokens = 0;
   int num_emits = 0;
+  int num_new_tenants = 0;
+  int max_query_len = 0;
+  int max_kv_len = 0;
   int num_groups = 0;
   std::array<int, kMaxGroups> num_deltas{};
   int num_copies = 0;

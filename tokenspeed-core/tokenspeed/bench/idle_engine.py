@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""An engine whose device has nothing to do: what is left is the host's work of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from tokenspeed_sdk.contracts.model import CacheGroup
+from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE, Capabilities, MemoryReport, Stream
+from tokenspeed_sdk.modeling import BuildContext
+from tokenspeed_sdk.ops import ReferenceResolver
+
+from tokenspeed._scheduler import CacheGroupConfig, Config, Scheduler, max_copies
+from tokenspeed.cache.slab import Slab
+from tokenspeed.engine.buffers import Limits, StepArrays
+from tokenspeed.engine.device_step import DeviceStep, StepShape
+from tokenspeed.engine.executor import Executor
+from tokenspeed.engine.loop import EngineLoop
+
+if TYPE_CHECKING:
+    from tokenspeed.engine.mailbox import Mailbox
+
+PAGE_SIZE = 16
+
+
+class IdleEvent:
+    """Over when it is made."""
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+
+class IdleStream:
+    """Calls work at once."""
+
+    def run(self, work: Callable[[], None]) -> None:
+        work()
+
+    def record(self) -> IdleEvent:
+        return IdleEvent()
+
+    def close(self) -> None:
+        pass
+
+
+class IdleGraph:
+    """Captured nothing."""
+
+    def replay(self) -> None:
+        pass
+
+
+class IdleDevice:
+    """Keeps its tensors in the host's memory and captures graphs without running them."""
+
+    capabilities = Capabilities("cpu", "none", ("float32",), frozenset({GRAPH_CAPTURE}), 1)
+    torch_device = "cpu"
+
+    def memory(self) -> MemoryReport:
+        return MemoryReport(total=0, free=0)
+
+    def allocate(self, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+        return torch.zeros(shape, dtype=getattr(torch, dtype))
+
+    host_buffer = allocate
+
+    def stream(self) -> IdleStream:
+        return IdleStream()
+
+    def capture(self, work: Callable[[], None], stream: Stream) -> IdleGraph:
+        return IdleGraph()
+
+
+class IdleStep(DeviceStep):
+    """Copies in and out as every step does, and runs no model: each token is 0."""
+
+    def run(self, shape: StepShape, host: StepArrays | None) -> None:
+        pass
+
+
+def build_idle_engine(
+    mailbox: Mailbox, *, rows: int, tokens: int, max_model_len: int
+) -> tuple[Executor, EngineLoop]:
+    """An engine for ``rows`` requests at once, whose steps hold up to ``tokens`` tokens."""
+    device = IdleDevice()
+    group = CacheGroup("full", layers=(0,), kv_heads=1, head_dim=1)
+    pages = rows * -(-max_model_len // PAGE_SIZE)
+    planning = Config(
+        groups=[CacheGroupConfig("full", PAGE_SIZE)],
+        num_pages=pages,
+        max_seqs=rows,
+        max_model_len=max_model_len,
+        max_step_tokens=tokens,
+    )
+    limits = Limits(
+        sequences=rows,
+        tokens=tokens,
+        groups=1,
+        max_kv_len=max_model_len,
+        page_size=PAGE_SIZE,
+        copies=max_copies(planning),
+    )
+    context = BuildContext(
+        kernels=ReferenceResolver(),
+        device=device.capabilities,
+        torch_device=device.torch_device,
+        dtype="float32",
+        max_model_len=max_model_len,
+        page_size=PAGE_SIZE,
+    )
+    slab = Slab(device, (group,), PAGE_SIZE, pages, "float32")
+    step = IdleStep(None, device, context, [slab.layers(group)], limits, 1)  # type: ignore[arg-type]
+    executor = Executor(step, device, limits, slab)
+    return executor, EngineLoop(Scheduler(planning), executor, mailbox)
