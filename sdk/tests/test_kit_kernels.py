@@ -144,6 +144,75 @@ def writes_next_page_early(call: Call) -> Call:
     return early
 
 
+def sums_in_place(call: Call) -> Call:
+    """Changes the residual, as add_rms_norm does, and copies the sum from there."""
+
+    def changing(x: torch.Tensor, residual: torch.Tensor, summed: torch.Tensor, *rest: Any) -> Any:
+        out = call(x, residual, summed, *rest)
+        residual.copy_(summed)
+        return out
+
+    return changing
+
+
+def forgets_sum(call: Call) -> Call:
+    """The right result, and nothing in the memory for the sum."""
+    return lambda x, residual, summed, *rest: call(x, residual, summed.clone(), *rest)
+
+
+def without(index: int) -> Callable[[Call], Call]:
+    """Takes an optional argument for None."""
+
+    def fault(call: Call) -> Call:
+        return lambda *args: call(*args[:index], None, *args[index + 1 :])
+
+    return fault
+
+
+def flips(keyword: str) -> Callable[[Call], Call]:
+    """Takes a trait for its contrary."""
+
+    def fault(call: Call) -> Call:
+        assert isinstance(call, partial)
+        return partial(call, **{keyword: not call.keywords[keyword]})
+
+    return fault
+
+
+def norms_keys_with_query_weight(call: Call) -> Call:
+    return lambda *args: call(*args[:10], args[9], args[11])
+
+
+def rotates_keys_too(call: Call) -> Call:
+    """Leaves rotated keys where the plain ones were."""
+
+    def changing(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> None:
+        call(q, k, v, *rest)
+        call(k.clone(), k, v, *rest)
+        k += 1
+
+    return changing
+
+
+def rounds_values(call: Call) -> Call:
+    """Values that are not quite those that were given."""
+
+    def near(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> None:
+        call(q, k, v * (1 + 1e-6), *rest)
+
+    return near
+
+
+def clears_pages(call: Call) -> Call:
+    """Writes where nobody's tokens lie."""
+
+    def clearing(*args: Any) -> None:
+        call(*args)
+        args[5].nan_to_num_(0.0)
+
+    return clearing
+
+
 def takes_eps(value: float) -> Callable[[Call], Call]:
     def fault(call: Call) -> Call:
         return lambda *args: call(*args[:-1], value)
@@ -368,6 +437,16 @@ MUTANTS = [
     ("attention_prefill@1", drops_last_of_full_page, "batch", "is off by"),
     ("attention_prefill@1", reads_one_behind_page, "new17-", "is off by inf"),
     ("kv_write@1", writes_next_page_early, "rows1-", "differs from the reference"),
+    ("add_norm_linear@1", sums_in_place, "rows5", "memory that is not its own"),
+    ("add_norm_linear@1", forgets_sum, "rows1-", "argument 2, changed in place, is off by inf"),
+    ("add_norm_linear@1", without(5), "-bias", "is off by"),
+    ("add_norm_linear@1", takes_eps(1e-6), "rows1-", "is off by"),
+    ("rope_kv_write@1", flips("interleaved"), "interleaved", "argument 0, changed in place, is"),
+    ("rope_kv_write@1", norms_keys_with_query_weight, "batch1-", "argument 5, changed in place,"),
+    ("rope_kv_write@1", takes_eps(1e-6), "batch1-", "argument 5, changed in place, is off by"),
+    ("rope_kv_write@1", rotates_keys_too, "batch4", "memory that is not its own"),
+    ("rope_kv_write@1", rounds_values, "rows1_2", "argument 6, changed in place, differs"),
+    ("rope_kv_write@1", clears_pages, "rows1_2", "argument 5, changed in place, is written where"),
     ("rms_norm@1", takes_eps(1e-6), "rows1-37", "is off by"),
     ("add_rms_norm@1", takes_eps(0.0999), "rows1-200", "is off by"),
     ("linear@1", returns_float64, "rows1", "has dtype torch.float64, not torch.float32"),

@@ -94,6 +94,22 @@ CASES: list[tuple[str, Callable[[], Any]]] = [
         r"gather_rows@1: argument index must lie in \[0, 2\)",
         lambda: ops.gather_rows(F(2, 2), torch.tensor([2])),
     ),
+    (
+        r"add_norm_linear@1: argument summed must have memory of its own",
+        lambda: _add_norm_linear(summed_is_residual=True),
+    ),
+    (
+        r"add_norm_linear@1: argument norm_weight must have shape \[K=4\]; got \[3\]",
+        lambda: _add_norm_linear(norm_weight=F(3)),
+    ),
+    (
+        r"rope_kv_write@1: argument k_weight must be given with q_weight, or both be None",
+        lambda: _rope_kv_write(q_weight=F(4)),
+    ),
+    (
+        r"rope_kv_write@1: argument v must have shape \[T=1, Hkv=1, D=4\]; got \[1, 2, 4\]",
+        lambda: _rope_kv_write(v=F(1, 2, 4)),
+    ),
     (r"sample@1: argument temperature must not be negative; got -1", lambda: _sample(-1.0)),
 ]
 
@@ -109,6 +125,20 @@ def _prefill(q: torch.Tensor, starts: list[int], kv_len: int) -> torch.Tensor:
     slot, length = torch.ones(1, dtype=I32), torch.tensor([kv_len], dtype=I32)
     start = torch.tensor(starts, dtype=I32)
     return ops.attention_prefill(q, cache, cache, table, slot, start, length, 1.0, window=None)
+
+
+def _add_norm_linear(
+    norm_weight: torch.Tensor | None = None, summed_is_residual: bool = False
+) -> torch.Tensor:
+    residual, weight = F(2, 4), F(4) if norm_weight is None else norm_weight
+    summed = residual if summed_is_residual else F(2, 4)
+    return ops.add_norm_linear(F(2, 4), residual, summed, weight, F(3, 4), None, 0.1, gated=False)
+
+
+def _rope_kv_write(v: torch.Tensor | None = None, q_weight: torch.Tensor | None = None) -> None:
+    cache, zero, v = F(2, 1, 4, 4), F(1, dtype=I32), F(1, 1, 4) if v is None else v
+    args = (F(1, 2, 4), F(1, 1, 4), v, zero, F(8, 4), cache, cache, F(3, 2, dtype=I32), zero)
+    ops.rope_kv_write(*args, q_weight, None, 0.1, interleaved=False)
 
 
 def _sample(temperature: float) -> torch.Tensor:

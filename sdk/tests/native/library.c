@@ -123,6 +123,19 @@ static int run_decode(const ts_call* call) {
   return TS_OK;
 }
 
+/* ---- rope_kv_write@1: refuses with the numbers of those that were not given ---- */
+
+static int run_missing(const ts_call* call) {
+  char missing[128] = "";
+  int32_t i;
+  for (i = 0; i < call->num_tensors; ++i) {
+    const size_t used = strlen(missing);
+    if (!call->tensors[i]) snprintf(missing + used, sizeof missing - used, " %d", (int)i);
+  }
+  return ts_fail(&call->error, TS_INVALID, "missing:%s, eps %g, interleaved %d", missing,
+                 call->scalars[0].as.f, (int)call->scalars[1].as.i);
+}
+
 static int never(const ts_call* call) {
   (void)call;
   return 0;
@@ -149,10 +162,12 @@ static const ts_kernel decode = {START, "attention_decode@1", "c", accept_any, r
                                  NULL};
 static const ts_kernel gather = {START, "gather_rows@1", "c", accept_any, run_wait, more_than_one,
                                  NULL};
-static const ts_kernel* const kernels[] = {&silu, &linear, &decode, &gather};
+static const ts_kernel rope = {START,       "rope_kv_write@1", "c", accept_any,
+                               run_missing, never,             NULL};
+static const ts_kernel* const kernels[] = {&silu, &linear, &decode, &gather, &rope};
 
 static const ts_library library = {sizeof library, LIBRARY_ABI, TS_COMPILER, TS_CXX, "99.9", NULL,
-                                   ts_invoke,      kernels,     4,           0};
+                                   ts_invoke,      kernels,     5,           0};
 
 #ifdef NO_SYMBOL
 TS_EXPORT const ts_library* another_name(void) { return &library; }

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,8 +14,8 @@ from tokenspeed_sdk.contracts.kernel import CallSite, Kernel
 from tokenspeed_sdk.contracts.platform import HOST_MEMORY, Capabilities
 from tokenspeed_sdk.contracts.probe import Accept, Decline
 from tokenspeed_sdk.native import open_library
-from tokenspeed_sdk.native.kernel import load_kernels
-from tokenspeed_sdk.ops import OPS
+from tokenspeed_sdk.native.kernel import BoundNative, NativeKernel, load_kernels
+from tokenspeed_sdk.ops import OPS, Op
 
 CPU = Capabilities("cpu", "toaster", ("float32",), frozenset({HOST_MEMORY, "avx2"}), 3)
 DECODE = {"heads": 2, "kv_heads": 1, "head_dim": 8, "page_size": 4, "window": None}
@@ -123,6 +123,37 @@ def test_an_optional_tensor_and_a_packed_weight(kernels: Kernels) -> None:
     torch.testing.assert_close(call(x, packed), x @ weight.t())
     strided = torch.nn.Parameter(torch.randn(4, 5).t())
     torch.testing.assert_close(kernel.pack_weight(where, strided), strided.detach().t())
+
+
+ROPE = {
+    **{"heads": 1, "kv_heads": 1, "head_dim": 2, "page_size": 1, "rotary": 2},
+    **{"interleaved": True, "head_norm": True},
+}
+
+
+def test_several_optional_tensors_before_a_number(kernels: Kernels) -> None:
+    call = kernels["rope_kv_write@1"].bind(site("rope_kv_write@1", **ROPE))
+    one = torch.ones(1)
+    for weights, missing in (((one, one), ""), ((one, None), " 10"), ((None, None), " 9 10")):
+        with pytest.raises(ValueError, match=f"missing:{missing}, eps 0.5, interleaved 1"):
+            call(*[one] * 9, *weights, 0.5)
+    with pytest.raises(TypeError, match=r"takes \(q, .* eps\)"):
+        call(*[one] * 8, None, one, one, 0.5)
+
+
+def test_a_required_tensor_behind_an_optional_one(kernels: Kernels) -> None:
+    def scaled(
+        x: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor, eps: float
+    ) -> None: ...
+
+    native = cast("NativeKernel", kernels["rope_kv_write@1"])
+    op = Op("scaled@1", scaled, traits=("interleaved",), keywords=("interleaved",))
+    call = BoundNative(op, site(op.name, interleaved=False), native._library, native._entry)
+    one = torch.ones(1)
+    with pytest.raises(ValueError, match=r"missing: 1, eps 0\.5, interleaved 0"):
+        call(one, None, one, 0.5)
+    with pytest.raises(TypeError, match=r"takes \(x, bias, scale, eps\)"):
+        call(one, one, None, 0.5)
 
 
 def test_a_weight_that_cannot_be_packed(kernels: Kernels) -> None:

@@ -22,6 +22,7 @@ Trait: TypeAlias = str | int | float | bool | None
 """A fact that is fixed at a call site."""
 
 PUBLIC_OPS = (
+    "add_norm_linear@1",
     "add_rms_norm@1",
     "attention_decode@1",
     "attention_prefill@1",
@@ -32,6 +33,7 @@ PUBLIC_OPS = (
     "page_table_update@1",
     "rms_norm@1",
     "rope@1",
+    "rope_kv_write@1",
     "sample@1",
     "silu_and_mul@1",
 )

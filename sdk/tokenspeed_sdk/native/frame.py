@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 from tokenspeed_sdk.contracts.kernel import CallSite
 from tokenspeed_sdk.contracts.platform import HOST_MEMORY
@@ -12,6 +13,7 @@ from tokenspeed_sdk.native import abi
 from tokenspeed_sdk.native.host import host
 from tokenspeed_sdk.native.sites import NativeSite, write_value
 from tokenspeed_sdk.ops import Op
+from tokenspeed_sdk.ops.op import Parameter
 
 TEXT_BYTES = 1024
 _NUMBER_KINDS = {int: abi.INT, float: abi.REAL}
@@ -26,8 +28,8 @@ class Frame:
 
     def __init__(self, op: Op, site: CallSite, native: NativeSite, kernel: abi.Kernel) -> None:
         self._native = native  # keeps alive what the call points to
-        tensors = [parameter for parameter in op.parameters if not parameter.number]
-        optional = sum(parameter.optional for parameter in tensors)
+        tensors = tensors_of(op)
+        required = leading_required(tensors)
         count = len(tensors) + (op.result is not None)
         self._storage = (abi.Tensor * count)()
         self._pointers = (ctypes.c_void_p * count)()
@@ -40,8 +42,8 @@ class Frame:
         invocation.call = ctypes.pointer(self._call)
         invocation.storage, invocation.pointers = self._storage, self._pointers
         invocation.numbers = self._scalars
-        invocation.num_required = len(tensors) - optional
-        invocation.num_optional = optional
+        invocation.num_required = required
+        invocation.num_optional = len(tensors) - required
         invocation.num_numbers = len(op.parameters) - len(tensors)
         self._invocation = invocation
         self.address = ctypes.addressof(invocation)
@@ -60,6 +62,18 @@ class Frame:
     def error(self) -> str:
         """What the kernel wrote."""
         return read_text(self._error)
+
+
+def tensors_of(op: Op) -> list[Parameter]:
+    """The arguments that are tensors."""
+    return [parameter for parameter in op.parameters if not parameter.number]
+
+
+def leading_required(tensors: Sequence[Parameter]) -> int:
+    """How many tensors stand before the first optional one: those that the border itself refuses
+    None for. Those behind it that are required, it cannot tell."""
+    optional = [place for place, tensor in enumerate(tensors) if tensor.optional]
+    return optional[0] if optional else len(tensors)
 
 
 def _scalars(op: Op, site: CallSite) -> ctypes.Array[abi.Value]:

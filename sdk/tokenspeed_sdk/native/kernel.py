@@ -14,7 +14,15 @@ from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite
 from tokenspeed_sdk.contracts.platform import HOST_MEMORY
 from tokenspeed_sdk.contracts.probe import Accept, Decline, Verdict
 from tokenspeed_sdk.native import abi
-from tokenspeed_sdk.native.frame import TEXT_BYTES, Frame, failure, read_text, text_into
+from tokenspeed_sdk.native.frame import (
+    TEXT_BYTES,
+    Frame,
+    failure,
+    leading_required,
+    read_text,
+    tensors_of,
+    text_into,
+)
 from tokenspeed_sdk.native.host import current_stream, describe, torch_dtype
 from tokenspeed_sdk.native.library import Library, LibraryError
 from tokenspeed_sdk.native.sites import NativeSite
@@ -150,6 +158,9 @@ class BoundNative:
         self._traits = site.traits
         self._native = NativeSite(site)
         self._count = len(op.parameters)
+        tensors = tensors_of(op)
+        behind = range(leading_required(tensors), len(tensors))
+        self._required_behind = [place for place in behind if not tensors[place].optional]
         self._result = op.result
         self._frames: list[Frame] = []
         prototype = ctypes.PYFUNCTYPE(
@@ -166,6 +177,8 @@ class BoundNative:
         """
         if len(args) != self._count:
             args = self._complete(args)
+        if self._required_behind and any(args[place] is None for place in self._required_behind):
+            raise self._misfit(args)
         out = None
         if self._result is not None:
             shape, dtype = self._result(self._traits, *args)

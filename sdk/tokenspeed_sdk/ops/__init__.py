@@ -13,6 +13,7 @@ written freely by padded rows.
 """
 
 from tokenspeed_sdk.ops.activation import silu_and_mul
+from tokenspeed_sdk.ops.add_norm_linear import add_norm_linear
 from tokenspeed_sdk.ops.attention import attention_decode, attention_prefill
 from tokenspeed_sdk.ops.catalog import OPS
 from tokenspeed_sdk.ops.embedding import embedding
@@ -24,12 +25,14 @@ from tokenspeed_sdk.ops.op import Op
 from tokenspeed_sdk.ops.page_table import page_table_update
 from tokenspeed_sdk.ops.reference import ReferenceResolver
 from tokenspeed_sdk.ops.rope import rope
+from tokenspeed_sdk.ops.rope_kv_write import rope_kv_write
 from tokenspeed_sdk.ops.sample import sample
 
 __all__ = [
     "OPS",
     "Op",
     "ReferenceResolver",
+    "add_norm_linear",
     "add_rms_norm",
     "attention_decode",
     "attention_prefill",
@@ -40,6 +43,7 @@ __all__ = [
     "page_table_update",
     "rms_norm",
     "rope",
+    "rope_kv_write",
     "sample",
     "silu_and_mul",
 ]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tokenspeed_sdk.ops.activation import SILU_AND_MUL
+from tokenspeed_sdk.ops.add_norm_linear import ADD_NORM_LINEAR
 from tokenspeed_sdk.ops.attention import ATTENTION_DECODE, ATTENTION_PREFILL
 from tokenspeed_sdk.ops.embedding import EMBEDDING
 from tokenspeed_sdk.ops.gather import GATHER_ROWS
@@ -17,6 +18,7 @@ from tokenspeed_sdk.ops.norm import ADD_RMS_NORM, RMS_NORM
 from tokenspeed_sdk.ops.op import Op
 from tokenspeed_sdk.ops.page_table import PAGE_TABLE_UPDATE
 from tokenspeed_sdk.ops.rope import ROPE
+from tokenspeed_sdk.ops.rope_kv_write import ROPE_KV_WRITE
 from tokenspeed_sdk.ops.sample import SAMPLE
 
 OPS: Mapping[str, Op] = MappingProxyType(
@@ -27,8 +29,10 @@ OPS: Mapping[str, Op] = MappingProxyType(
             LINEAR,
             RMS_NORM,
             ADD_RMS_NORM,
+            ADD_NORM_LINEAR,
             ROPE,
             KV_WRITE,
+            ROPE_KV_WRITE,
             ATTENTION_PREFILL,
             ATTENTION_DECODE,
             SILU_AND_MUL,

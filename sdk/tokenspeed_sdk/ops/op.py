@@ -30,7 +30,7 @@ class Parameter:
 
     Attributes:
         number: its type if it is a number; None for a tensor.
-        optional: whether None may stand for it, or it be left out at the end.
+        optional: whether None may stand for it, or it be left out at the end; annotated so.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Op:
             Parameter(
                 parameter.name,
                 number=_NUMBERS.get(str(parameter.annotation)),
-                optional=parameter.default is not parameter.empty,
+                optional=str(parameter.annotation).endswith("| None"),
             )
             for parameter in inspect.signature(self.reference).parameters.values()
             if parameter.kind is parameter.POSITIONAL_OR_KEYWORD

@@ -107,17 +107,33 @@ class CallCheck:
 
     def _compare_changed(self, index: int) -> None:
         """An argument that changes in place, but for what may hold anything."""
+        what = f"argument {index}, changed in place,"
         out, wanted = self._call.args[index].clone(), self._wanted[index]
         for argument, part in self._call.free:
             if argument == index:
                 out[part], wanted[part] = 0, 0
-        self._compare(f"argument {index}, changed in place,", out, wanted)
+        if not self._facts.bounds:
+            self._compare_bits(what, out, wanted)
+            return
+        poison = wanted.isnan()
+        touched = poison & ~out.to(wanted.device).isnan()
+        if bool(touched.any()):
+            self.problems.append(f"{what} is written where it must not be{_where(touched)}")
+            return
+        out[poison.to(out.device)], wanted[poison] = 0, 0
+        if index in self._facts.exact:
+            self._compare_bits(what, out, wanted.to(out.dtype))
+        else:
+            self._compare(what, out, wanted)
+
+    def _compare_bits(self, what: str, out: torch.Tensor, wanted: torch.Tensor) -> None:
+        differs = bits(out.to(wanted.device).contiguous()) != bits(wanted.contiguous())
+        if bool(differs.any()):
+            self.problems.append(f"{what} differs from the reference{_where(differs)}")
 
     def _compare(self, what: str, out: torch.Tensor, wanted: torch.Tensor) -> None:
         if not self._facts.bounds:
-            differs = bits(out.to(wanted.device).contiguous()) != bits(wanted.contiguous())
-            if bool(differs.any()):
-                self.problems.append(f"{what} differs from the reference{_where(differs)}")
+            self._compare_bits(what, out, wanted)
             return
         error = relative_error(out, wanted)
         self.error = max(self.error, error)

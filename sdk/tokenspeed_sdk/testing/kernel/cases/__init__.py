@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from tokenspeed_sdk.testing.kernel.cases import paged, rows, tables
+from tokenspeed_sdk.testing.kernel.cases import fused, paged, rows, tables
 from tokenspeed_sdk.testing.kernel.cases.base import (
     LARGE,
     TINY,
@@ -29,8 +29,10 @@ GENERATORS: Mapping[str, Generator] = MappingProxyType(
         "linear@1": rows.linear,
         "rms_norm@1": rows.rms_norm,
         "add_rms_norm@1": rows.add_rms_norm,
+        "add_norm_linear@1": fused.add_norm_linear,
         "rope@1": rows.rope,
         "kv_write@1": paged.kv_write,
+        "rope_kv_write@1": fused.rope_kv_write,
         "attention_prefill@1": paged.attention_prefill,
         "attention_decode@1": paged.attention_decode,
         "silu_and_mul@1": rows.silu_and_mul,
@@ -46,14 +48,19 @@ _ROUNDED = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
 _TWICE = _ROUNDED | {"float32": 2e-5}
 """Sums over long rows, and weights of attention that are rounded once, too."""
 
+_CHAINED = {dtype: 2 * bound for dtype, bound in _ROUNDED.items()}
+"""Several ops in one, which may round between them."""
+
 FACTS: Mapping[str, Facts] = MappingProxyType(
     {
         "embedding@1": Facts(weight=1),
         "linear@1": Facts(_TWICE, weight=1),
         "rms_norm@1": Facts(_ROUNDED),
         "add_rms_norm@1": Facts(_ROUNDED, changed=(1,)),
+        "add_norm_linear@1": Facts(_CHAINED, weight=4, changed=(2,)),
         "rope@1": Facts(_ROUNDED, changed=(0, 1), kept=(3,)),
         "kv_write@1": Facts(changed=(2, 3)),
+        "rope_kv_write@1": Facts(_ROUNDED, changed=(0, 5, 6), exact=(6,), kept=(4,)),
         "attention_prefill@1": Facts(_TWICE),
         "attention_decode@1": Facts(_TWICE),
         "silu_and_mul@1": Facts(_ROUNDED),

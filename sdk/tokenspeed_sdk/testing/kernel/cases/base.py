@@ -190,6 +190,7 @@ class Facts:
         bounds: dtype to the largest ||out - ref|| / ||ref||; empty where results must be equal.
         weight: position of the argument that ``pack_weight`` prepares.
         changed: positions of the arguments that change in place.
+        exact: positions of changed ones that must be equal all the same: what is only copied.
         kept: positions of floating arguments that stay as they are for the float64 reference.
         any_dtype: no argument has the dtype of the site: one dtype is enough.
     """
@@ -197,5 +198,6 @@ class Facts:
     bounds: Mapping[str, float] = field(default_factory=dict)
     weight: int | None = None
     changed: tuple[int, ...] = ()
+    exact: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
     any_dtype: bool = False
