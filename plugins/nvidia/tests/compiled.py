@@ -29,10 +29,12 @@ from tokenspeed_nvidia.kernels import (
     activation,
     attention_decode,
     attention_prefill,
+    few_rows,
     kv_write,
     norm,
     page_table,
     rope,
+    rope_kv_write,
     rows,
     sample,
 )
@@ -43,7 +45,7 @@ POINTERS = {
     torch.int32: "*i32", torch.int64: "*i64",
 }  # fmt: skip
 UNITS = {"sm_90": 132, "sm_100": 148, "gfx950": 256}
-NOT_CONSTANTS = ("num_warps", "num_stages")
+NOT_CONSTANTS = ("num_warps", "num_stages", "launch_pdl")
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -96,6 +98,24 @@ def run_small(arch: str) -> None:
     page_table.page_table_update(ints(34, 2560), ints(34), *(ints(600) for _ in range(4)), ints(1))
 
 
+def run_few_rows(arch: str) -> None:
+    """A GEMV, and tiles: gated, split and not, with the dependent launch of the real thing."""
+    assert arch == "sm_90"
+    wide, square = meta(24576, 4096), meta(4096, 4096)
+    for count in (1, 8, 64):
+        few_rows.few_rows_linear(meta(count, 4096), wide, gate=True, pdl=True)
+        few_rows.few_rows_linear(meta(count, 4096), square, meta(4096), pdl=True)
+
+
+def run_rope_kv_write(arch: str) -> None:
+    fused = meta(32, 48, 128)
+    rope_kv_write.rope_kv_write(
+        fused[:, :32], fused[:, 32:40], fused[:, 40:], ints(32),
+        meta(40960, 128, dtype=torch.float32), *paged(8, 128, torch.bfloat16), ints(32),
+        meta(128), meta(128), 1e-6, interleaved=False, pdl=arch == "sm_90",
+    )  # fmt: skip
+
+
 RUNS: dict[str, Callable[[str], None]] = {
     "decode": run_decode,
     "decode_fp32": lambda arch: run_decode(arch, rows=1, dtype=torch.float32),
@@ -104,6 +124,8 @@ RUNS: dict[str, Callable[[str], None]] = {
     "prefill_fp32": lambda arch: run_prefill(arch, dtype=torch.float32),
     "sample": run_sample,
     "small": run_small,
+    "few_rows": run_few_rows,
+    "rope_kv_write": run_rope_kv_write,
 }
 
 
@@ -135,13 +157,15 @@ def source_of(kernel: JITFunction, args: tuple[Any, ...], constants: dict[str, A
         free = param.do_not_specialize or param.do_not_specialize_on_alignment
         if isinstance(value, torch.Tensor):
             signature[name] = POINTERS[value.dtype]
+        elif value is None:
+            constexprs[name] = None
         elif isinstance(value, float):
             signature[name] = "fp32"
         elif value == 1 and not free:
             constexprs[name] = 1
         else:
             signature[name] = "i32" if abs(value) < 2**31 else "i64"
-        if free:
+        if free or value is None:
             continue
         if isinstance(value, torch.Tensor) or (isinstance(value, int) and value % 16 == 0):
             divisible[(index,)] = [["tt.divisibility", 16]]

@@ -23,11 +23,15 @@ FEW_UNITS = replace(H100, units=3)
 """So that decode splits rows."""
 
 PRODUCTS = ("attention_decode@1", "attention_prefill@1")
-OTHERS = sorted({kernel.op for kernel in kernels() if kernel.name != "flashinfer"} - set(PRODUCTS))
+FEW_ROWS = sorted({kernel.op for kernel in kernels() if kernel.name == "few_rows"})
+MANY_CASES = ("rope_kv_write@1",)
+OTHERS = {kernel.op for kernel in kernels() if kernel.name in ("triton", "cublas")}
+OTHERS -= {*PRODUCTS, *MANY_CASES}
+ONE_SHAPE = replace(TINY, heads=TINY.heads[:1], windows=(None,))
 
 conforms = partial(kernel_conformance, kernels, capabilities=FEW_UNITS, names=["triton", "cublas"])
 test_attention = conforms(ops=PRODUCTS, grid=TINY, dtypes=["float32"])
-test_half_attention = conforms(
-    ops=PRODUCTS, grid=replace(TINY, heads=TINY.heads[:1], windows=(None,)), dtypes=["float16"]
-)
-test_others = conforms(ops=OTHERS, grid=replace(TINY, vocabs=(4500,)))
+test_half_attention = conforms(ops=PRODUCTS, grid=ONE_SHAPE, dtypes=["float16"])
+test_many_cases = conforms(ops=MANY_CASES, grid=ONE_SHAPE, dtypes=["float32"])
+test_few_rows = conforms(ops=FEW_ROWS, grid=TINY, dtypes=["float16"], names=["few_rows"])
+test_others = conforms(ops=sorted(OTHERS), grid=replace(TINY, vocabs=(4500,)))

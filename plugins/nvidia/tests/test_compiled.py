@@ -23,13 +23,14 @@ if importlib.util.find_spec("triton") is None:
     )
 
 RUNS = {
-    "sm_90": ("decode", "prefill", "prefill_256", "sample", "small"),
-    "sm_100": ("decode", "prefill", "small"),
-    "gfx950": ("decode", "prefill", "small"),
+    "sm_90": ("decode", "prefill", "prefill_256", "sample", "small", "few_rows", "rope_kv_write"),
+    "sm_100": ("decode", "prefill", "small", "rope_kv_write"),
+    "gfx950": ("decode", "prefill", "small", "rope_kv_write"),
 }
 MATRIX = {
     ("sm_90", "decode_units"): "mma.sync.aligned.m16n8k16",
     ("sm_90", "prefill_blocks"): "wgmma.mma_async",
+    ("sm_90", "multiply_rows"): "wgmma.mma_async",
     ("sm_100", "decode_units"): "mma.sync.aligned.m16n8k16",
     ("sm_100", "prefill_blocks"): "tcgen05.mma",
     ("gfx950", "decode_units"): "v_mfma_f32_16x16x32_bf16",
@@ -67,9 +68,9 @@ def test_kernels_compile_without_spills(compiled: tuple[str, list[dict[str, Any]
     assert not [facts for facts in launches if facts["shared"] > SHARED_LIMIT[arch]]
 
 
-def test_attention_uses_matrix_instructions(compiled: tuple[str, list[dict[str, Any]]]) -> None:
+def test_products_use_matrix_instructions(compiled: tuple[str, list[dict[str, Any]]]) -> None:
     arch, launches = compiled
-    for kernel in ("decode_units", "prefill_blocks"):
+    for kernel in (name for of, name in MATRIX if of == arch):
         (facts, *_) = [facts for facts in launches if facts["kernel"] == kernel]
         assert any(name.startswith(MATRIX[arch, kernel]) for name in facts["matrix"]), facts
 

@@ -30,6 +30,9 @@ if triton.__version__ < "3.9" and np.lib.NumpyVersion(np.__version__) >= "2.4.0"
 CASES = 150
 """About how many there are: fewer would mean that some were not found."""
 
+SKIPPED = "2 skipped"
+"""Of each few_rows kernel the case where one binding meets any number of rows: it declines that."""
+
 
 def test_kernels_conform_under_the_interpreter() -> None:
     """The interpreter is chosen for a process."""
@@ -45,7 +48,7 @@ def test_kernels_conform_under_the_interpreter() -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     summary = run.stdout.splitlines()[-1]
     print(summary)
-    assert "skipped" not in summary
+    assert SKIPPED in summary
     passed = re.search(r"(\d+) passed", summary)
     assert passed
     assert int(passed[1]) > CASES

@@ -27,6 +27,9 @@ COMPILED_FOR = ("sm_80", "sm_86", "sm_89", "sm_100", "sm_103", "sm_120", "gfx942
 FLASHINFER_ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
 FLASHINFER_MISSING = "flashinfer is not installed: pip install 'tokenspeed-nvidia[flashinfer]'"
 
+FEW_ROWS = 64
+"""Most rows for which weights streamed past all of x beat cuBLAS, as measured."""
+
 Refusal = str | None
 Check = Callable[[CallSite], Refusal]
 
@@ -77,12 +80,15 @@ def kernels() -> tuple[Kernel, ...]:
         _triton("embedding@1", "rows:bind_embedding"),
         _triton("gather_rows@1", "rows:bind_gather_rows"),
         LazyKernel("linear@1", "cublas", "kernels.linear:bind", 100, (_gpu, _dtype)),
+        _few_rows("linear@1", "bind_linear"),
+        _few_rows("add_norm_linear@1", "bind_add_norm_linear"),
         _triton("rms_norm@1", "norm:bind_rms_norm", partial(_at_most, "hidden", MAX_HIDDEN)),
         _triton(
             "add_rms_norm@1", "norm:bind_add_rms_norm", partial(_at_most, "hidden", MAX_HIDDEN)
         ),
         _triton("rope@1", "rope:bind"),
         _triton("kv_write@1", "kv_write:bind"),
+        _triton("rope_kv_write@1", "rope_kv_write:bind"),
         _triton("silu_and_mul@1", "activation:bind"),
         _triton("page_table_update@1", "page_table:bind"),
         LazyKernel("sample@1", "triton", "kernels.sample:bind", 100, (_gpu, _triton_arch)),
@@ -95,6 +101,11 @@ def kernels() -> tuple[Kernel, ...]:
 
 def _triton(op: str, binder: str, *checks: Check) -> LazyKernel:
     return LazyKernel(op, "triton", f"kernels.{binder}", 100, (_gpu, _triton_arch, _dtype, *checks))
+
+
+def _few_rows(op: str, binder: str) -> LazyKernel:
+    checks = (_gpu, _few_rows_arch, _half, partial(_rows_at_most, FEW_ROWS))
+    return LazyKernel(op, "few_rows", f"kernels.few_rows:{binder}", 120, checks)
 
 
 def _flashinfer(op: str, binder: str, installed: bool) -> LazyKernel:
@@ -117,6 +128,24 @@ def _triton_arch(site: CallSite) -> Refusal:
     return f"not compiled for {arch}; it is for {', '.join(RUN_ON + COMPILED_FOR)}"
 
 
+def _few_rows_arch(site: CallSite) -> Refusal:
+    arch = site.device.arch
+    return None if arch in RUN_ON else f"tuned for {', '.join(RUN_ON)} alone; this is {arch}"
+
+
+def _half(site: CallSite) -> Refusal:
+    if site.dtype in HALF_DTYPES:
+        return None
+    return f"computes in {', '.join(HALF_DTYPES)}; the site asks for {site.dtype}"
+
+
+def _rows_at_most(limit: int, site: CallSite) -> Refusal:
+    most = site.rows[1]
+    if most is not None and most <= limit:
+        return None
+    return f"takes up to {limit} rows; the site may have {'any number' if most is None else most}"
+
+
 def _flashinfer_arch(site: CallSite) -> Refusal:
     arch = site.device.arch
     if arch in FLASHINFER_ARCHS:
@@ -132,11 +161,9 @@ def _dtype(site: CallSite) -> Refusal:
 
 def _flashinfer_site(site: CallSite) -> Refusal:
     head_dim = site.traits["head_dim"]
-    if site.dtype not in HALF_DTYPES:
-        return f"computes in {', '.join(HALF_DTYPES)}; the site asks for {site.dtype}"
     if head_dim not in (64, 128, 256):
         return f"takes head_dim 64, 128 or 256; the site has {head_dim}"
-    return None
+    return _half(site)
 
 
 def _head_dim(site: CallSite) -> Refusal:

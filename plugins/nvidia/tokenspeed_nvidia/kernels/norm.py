@@ -9,11 +9,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import triton
 import triton.language as tl
 from tokenspeed_sdk.contracts.kernel import CallSite
+
+from tokenspeed_nvidia.kernels.pdl import has_pdl, options, start_dependents, wait_for_inputs
 
 TILE = 4096
 """Elements of one program's tile: one row of a hidden state, many of a head."""
@@ -22,16 +25,18 @@ TILE = 4096
 @triton.jit(do_not_specialize=["rows"])
 def rms_norm_rows(
     out, x, weight, rows, heads, outer, inner, eps,
-    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows a program; row r lies at (r // heads) * outer + (r % heads) * inner in x."""
+    start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
     inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
     start = (row // heads) * outer + (row % heads) * inner
+    factor = tl.load(weight + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    wait_for_inputs(PDL)
     value = tl.load(x + start[:, None] + column[None, :], mask=inside, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.sum(value * value, axis=1) / WIDTH + eps)
-    factor = tl.load(weight + column, mask=column < WIDTH, other=0.0).to(tl.float32)
     value = value * scale[:, None] * factor[None, :]
     target = out + row[:, None] * WIDTH + column[None, :]
     tl.store(target, value.to(out.dtype.element_ty), mask=inside)
@@ -39,26 +44,30 @@ def rms_norm_rows(
 
 @triton.jit
 def add_rms_norm_rows(
-    out, x, residual, weight, x_stride, residual_stride, eps,
-    WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    out, summed, x, residual, weight, summed_stride, x_stride, residual_stride, eps,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One row a program. The norm is of the sum as the residual keeps it, rounded."""
+    start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, COLUMNS)
     inside = column < WIDTH
+    factor = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    wait_for_inputs(PDL)
     value = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
     stream = residual + row * residual_stride + column
     value += tl.load(stream, mask=inside, other=0.0).to(tl.float32)
-    rounded = value.to(residual.dtype.element_ty)
-    tl.store(stream, rounded, mask=inside)
+    rounded = value.to(summed.dtype.element_ty)
+    tl.store(summed + row * summed_stride + column, rounded, mask=inside)
     value = rounded.to(tl.float32)
     scale = tl.rsqrt(tl.sum(value * value, axis=0) / WIDTH + eps)
-    factor = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
     value = value * scale * factor
     tl.store(out + row * WIDTH + column, value.to(out.dtype.element_ty), mask=inside)
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, *, pdl: bool = False
+) -> torch.Tensor:
     """Rows may be heads of a view of a fused projection: strides of two leading dimensions."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if not x.numel():
@@ -70,22 +79,37 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     grid = (triton.cdiv(tokens * heads, tile),)
     rms_norm_rows[grid](
         out, rows3, weight, tokens * heads, heads, rows3.stride(0), rows3.stride(1), eps,
-        WIDTH=width, ROWS=tile, COLUMNS=columns, num_warps=_warps(tile * columns),
+        WIDTH=width, ROWS=tile, COLUMNS=columns, PDL=pdl,
+        num_warps=_warps(tile * columns), **options(pdl),
     )  # fmt: skip
     return out
 
 
 def add_rms_norm(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, pdl: bool = False
 ) -> torch.Tensor:
     """residual += x in place; the norm of the new residual."""
+    return add_rms_norm_into(residual, x, residual, weight, eps, pdl=pdl)
+
+
+def add_rms_norm_into(
+    summed: torch.Tensor,
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    *,
+    pdl: bool,
+) -> torch.Tensor:
+    """summed := residual + x, which may be the residual itself; the norm of the sum."""
     rows, width = x.shape
     out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
     if out.numel():
         columns = triton.next_power_of_2(width)
         add_rms_norm_rows[(rows,)](
-            out, x, residual, weight, x.stride(0), residual.stride(0), eps,
-            WIDTH=width, COLUMNS=columns, num_warps=_warps(columns),
+            out, summed, x, residual, weight,
+            summed.stride(0), x.stride(0), residual.stride(0), eps,
+            WIDTH=width, COLUMNS=columns, PDL=pdl, num_warps=_warps(columns), **options(pdl),
         )  # fmt: skip
     return out
 
@@ -96,8 +120,8 @@ def _warps(elements: int) -> int:
 
 
 def bind_rms_norm(site: CallSite) -> Callable[..., torch.Tensor]:
-    return rms_norm
+    return partial(rms_norm, pdl=has_pdl(site))
 
 
 def bind_add_rms_norm(site: CallSite) -> Callable[..., torch.Tensor]:
-    return add_rms_norm
+    return partial(add_rms_norm, pdl=has_pdl(site))
