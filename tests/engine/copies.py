@@ -36,11 +36,12 @@ def _kv(executor: Executor) -> torch.Tensor:
 
 def _plan(executor: Executor) -> Any:
     host = executor.next_buffers().host
-    host["row_slot"][0] = 1
+    host["row_slot"][0] = host["token_slot"][0] = host["emit_slot"][0] = 1
     host["row_flags"][0] = int(RowFlag.EMITS | RowFlag.DECODE)
     host["row_query_start"][:2] = (0, 1)
-    host["row_kv_len"][0] = 2
+    host["row_kv_len"][0] = host["emit_position"][0] = 2
     host["positions"][0] = 1
+    host["delta_count"][0] = 1
     host["delta_slot"][0, 0], host["delta_epoch"][0, 0] = 1, 1
     host["delta_index"][0, 0], host["delta_page"][0, 0] = 0, TARGET
     host["copy_source"][0], host["copy_target"][0] = SOURCE, TARGET
@@ -50,6 +51,9 @@ def _plan(executor: Executor) -> Any:
         num_decode_rows=1,
         num_tokens=1,
         num_emits=1,
+        num_new_tenants=0,
+        max_query_len=1,
+        max_kv_len=2,
         num_deltas=[1],
         num_copies=1,
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from tokenspeed._scheduler import Blocked, Counters, Gauges
 from tokenspeed.cache.transfers import EndedTransfer
@@ -50,14 +49,26 @@ class _Scheduler:
         )
 
     def take_updates(self) -> Any:
-        names = ("request", "token_start", "tokens", "finish", "stop_token", "cached_tokens")
-        return SimpleNamespace(**{name: np.zeros(0, np.int32) for name in names})
+        return _NoUpdates()
 
     def gauges(self) -> Any:
         return _Zeros(Gauges)
 
     def counters(self) -> Any:
         return _Zeros(Counters)
+
+
+class _NoUpdates:
+    """Nothing happened."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def columns(self) -> tuple[bytes, ...]:
+        return (b"",) * 6
+
+    def ended(self) -> list[tuple[int, int]]:
+        return []
 
 
 class _Zeros:

@@ -38,8 +38,11 @@ class CudaStream:
         self._device = device
 
     def run(self, work: Callable[[], None]) -> None:
-        with torch.cuda.stream(self.raw), memory_errors(self._device):
-            work()
+        try:
+            with self.raw:  # a tenth of what torch.cuda.stream() costs
+                work()
+        except torch.OutOfMemoryError as error:
+            raise _out_of_memory(self._device, error) from error
 
     def record(self) -> CudaEvent:
         event = torch.cuda.Event()
@@ -54,10 +57,7 @@ class CudaGraph:
     """Captured launches."""
 
     def __init__(self, graph: torch.cuda.CUDAGraph) -> None:
-        self._graph = graph
-
-    def replay(self) -> None:
-        self._graph.replay()
+        self.replay: Callable[[], None] = graph.replay
 
 
 class CudaDevice:
@@ -139,11 +139,15 @@ def memory_errors(device: torch.device, needed: int | None = None) -> Iterator[N
     try:
         yield
     except torch.OutOfMemoryError as error:
-        free = torch.cuda.mem_get_info(device)[0] + _cached(device)
-        wanted = f"{needed} bytes" if needed is not None else _asked(error)
-        raise MemoryError(
-            f"{device} is out of memory: needed {wanted}, available {free} bytes"
-        ) from error
+        raise _out_of_memory(device, error, needed) from error
+
+
+def _out_of_memory(
+    device: torch.device, error: torch.OutOfMemoryError, needed: int | None = None
+) -> MemoryError:
+    free = torch.cuda.mem_get_info(device)[0] + _cached(device)
+    wanted = f"{needed} bytes" if needed is not None else _asked(error)
+    return MemoryError(f"{device} is out of memory: needed {wanted}, available {free} bytes")
 
 
 def _asked(error: torch.OutOfMemoryError) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tokenspeed.engine.executor import Executor
     from tokenspeed.engine.loop import EngineLoop
 
-PHASES = ("receive", "plan", "complete", "launch", "collect", "commit", "report", "send", "rest")
+PHASES = ("receive", "plan", "complete", "launch", "commit", "report", "send", "rest")
 """The loop's own work, in order."""
 
 WAIT, OUTSIDE = "wait", "outside"
@@ -54,8 +54,8 @@ class Phases:
             (scheduler, "plan", "plan", "complete"),
             (stream, "run", "launch", "launch"),
             (stream, "record", "launch", "rest"),
-            (executor, "wait", WAIT, "collect"),
-            (scheduler, "commit", "commit", "report"),
+            (executor, "wait", WAIT, "commit"),
+            (scheduler, "commit_sampled", "commit", "report"),
             (loop._mailbox, "send", "send", "rest"),
         ):
             setattr(owner, name, self._around(getattr(owner, name), during, after))

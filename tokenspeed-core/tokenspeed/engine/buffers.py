@@ -3,7 +3,8 @@
 """Step buffers: what one step tells the device, packed so that one copy carries it.
 
 The executor owns a ring of them. The scheduler writes rows, tokens and page-table deltas straight
-into the host side; the executor adds what it knows (sampling parameters) and copies once.
+into the host side; the executor adds what it knows (sampling parameters) and copies once. What a
+step of decode rows reads comes first, so that its copy can end there.
 """
 
 from __future__ import annotations
@@ -66,9 +67,6 @@ class StepArrays:
     row_flags: torch.Tensor  # uint8[S]
     row_query_start: torch.Tensor  # int32[S + 1]
     row_kv_len: torch.Tensor  # int32[S]
-    token_ids: torch.Tensor  # int32[T]
-    positions: torch.Tensor  # int32[T]
-    token_slot: torch.Tensor  # int32[T]
     delta_count: torch.Tensor  # int32[G]
     delta_slot: torch.Tensor  # int32[G, D]
     delta_epoch: torch.Tensor  # int32[G, D]
@@ -82,6 +80,9 @@ class StepArrays:
     top_p: torch.Tensor  # float32[S]
     min_p: torch.Tensor  # float32[S]
     seed: torch.Tensor  # int64[S]
+    positions: torch.Tensor  # int32[T]
+    token_slot: torch.Tensor  # int32[T], not uploaded for decode rows: there it is row_slot
+    token_ids: torch.Tensor  # int32[T], neither: a decode row's is the last token of its slot
 
 
 def _shapes(limits: Limits) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -95,9 +96,6 @@ def _shapes(limits: Limits) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         "row_flags": (rows, torch.uint8),
         "row_query_start": ((limits.sequences + 1,), i32),
         "row_kv_len": (rows, i32),
-        "token_ids": (tokens, i32),
-        "positions": (tokens, i32),
-        "token_slot": (tokens, i32),
         "delta_count": ((limits.groups,), i32),
         "delta_slot": (deltas, i32),
         "delta_epoch": (deltas, i32),
@@ -111,11 +109,19 @@ def _shapes(limits: Limits) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         "top_p": (rows, f32),
         "min_p": (rows, f32),
         "seed": (rows, i64),
+        "positions": (tokens, i32),
+        "token_slot": (tokens, i32),
+        "token_ids": (tokens, i32),
     }
 
 
 class StepLayout:
-    """Where each array lies in the packed buffer; the same on host and device."""
+    """Where each array lies in the packed buffer; the same on host and device.
+
+    Attributes:
+        bytes: of all of it.
+        decode_bytes: how far a step of decode rows reads.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._shapes = _shapes(limits)
@@ -126,6 +132,8 @@ class StepLayout:
             size = int(np.prod(shape)) * dtype.itemsize
             offset += -(-size // ALIGNMENT) * ALIGNMENT
         self.bytes = offset
+        positions = min(limits.sequences, limits.tokens) * torch.int32.itemsize
+        self.decode_bytes = self._offsets["positions"] + positions
 
     def carve(self, packed: torch.Tensor) -> StepArrays:
         """Views of a packed uint8 buffer."""
@@ -142,7 +150,8 @@ UNSIGNED = {"row_request": np.uint64, "row_epoch": np.uint32, "delta_epoch": np.
 
 SCHEDULER_WRITES = (
     *("row_request", "row_slot", "row_epoch", "row_flags", "row_query_start", "row_kv_len"),
-    *("token_ids", "positions", "delta_slot", "delta_epoch", "delta_index", "delta_page"),
+    *("token_ids", "positions", "token_slot", "emit_token", "emit_slot", "emit_position"),
+    *("delta_count", "delta_slot", "delta_epoch", "delta_index", "delta_page"),
 )
 
 
@@ -158,13 +167,24 @@ def _host_only(limits: Limits) -> dict[str, np.ndarray]:
 
 
 class StepBuffers:
-    """One slot of the ring: host arrays for one step, and where its results land."""
+    """One slot of the ring: host arrays for one step, and where its results land.
+
+    Attributes:
+        packed, decode_part: all that is uploaded, and as far as a step of decode rows reads.
+        arrays, host: its arrays, for torch and for numpy.
+        scheduler: what ``Scheduler.plan`` fills and ``Scheduler.commit_sampled`` reads.
+        last_token: int64 [slots]; as the step left it, the last token of each slot.
+        page_tables: likewise the resident tables, where they are to be verified.
+        sampling_of: whose sampling parameters the arrays hold.
+    """
 
     def __init__(
         self, device: Device, layout: StepLayout, limits: Limits, *, page_tables: bool = False
     ) -> None:
         """``page_tables``: whether the step brings the resident tables back, to be verified."""
+        slots = limits.sequences + 2
         self.packed = device.host_buffer((layout.bytes,), "uint8")
+        self.decode_part = self.packed[: layout.decode_bytes]
         arrays = layout.carve(self.packed)
         self.arrays = arrays
         self.host: dict[str, np.ndarray] = {
@@ -175,11 +195,12 @@ class StepBuffers:
         moves = _host_only(limits)
         self.host |= moves
         written = {name: self.host[name] for name in SCHEDULER_WRITES}
-        self.scheduler = PlanBuffers(**written, **moves)
-        self.sampled = device.host_buffer((limits.sequences,), "int64")
-        tables = (limits.sequences + 2, limits.max_pages)
+        self.last_token = device.host_buffer((slots,), "int64")
+        self.scheduler = PlanBuffers(**written, **moves, last_token=self.last_token.numpy())
         count = limits.groups if page_tables else 0
+        tables = (slots, limits.max_pages)
         self.page_tables = [device.host_buffer(tables, "int32") for _ in range(count)]
+        self.sampling_of: object = None
 
     def copies(self, plan: Plan) -> list[tuple[int, int]]:
         """The pages that the step copies: (source, target)."""
@@ -195,8 +216,12 @@ class DeviceInputs:
 
     def __init__(self, device: Device, layout: StepLayout) -> None:
         self._packed = device.allocate((layout.bytes,), "uint8")
+        self._decode_part = self._packed[: layout.decode_bytes]
         self.arrays = layout.carve(self._packed)
 
-    def upload(self, buffers: StepBuffers) -> None:
-        """Queue the one copy of a step."""
-        self._packed.copy_(buffers.packed, non_blocking=True)
+    def upload(self, buffers: StepBuffers, *, decode: bool) -> None:
+        """Queue the one copy of a step; ``decode``: no more than decode rows read."""
+        if decode:
+            self._decode_part.copy_(buffers.decode_part, non_blocking=True)
+        else:
+            self._packed.copy_(buffers.packed, non_blocking=True)

@@ -65,7 +65,6 @@ class DeviceStep:
         kernels = bind_step_kernels(context, vocab_size)
         self._sampler = Sampler(kernels)
         self._update = kernels.update_page_tables
-        self._sampled = device.allocate((limits.sequences,), "int64")
         self._last_token = device.allocate((slots,), "int64")
         self._slot_epochs = [device.allocate((slots,), "int32") for _ in range(limits.groups)]
         self._page_tables = [
@@ -76,9 +75,9 @@ class DeviceStep:
             for cache, table in zip(caches, self._page_tables, strict=True)
         )
 
-    def upload(self, buffers: StepBuffers) -> None:
-        """Queue the one copy to the device."""
-        self._inputs.upload(buffers)
+    def upload(self, buffers: StepBuffers, *, decode: bool = False) -> None:
+        """Queue the one copy to the device; ``decode``: the step has decode rows only."""
+        self._inputs.upload(buffers, decode=decode)
 
     @torch.inference_mode()
     def run(self, shape: StepShape, host: StepArrays | None) -> None:
@@ -99,11 +98,10 @@ class DeviceStep:
             hidden = self._sampler.gather_rows(hidden, inputs.emit_token[:count])
         tokens = self._sampler.sample(self._model.logits(hidden), inputs, count)
         self._last_token[inputs.emit_slot[:count]] = tokens
-        self._sampled[:count] = tokens
 
-    def download(self, buffers: StepBuffers, count: int) -> None:
-        """Queue the copy of the sampled tokens to the host, and of the page tables if wanted."""
-        buffers.sampled[:count].copy_(self._sampled[:count], non_blocking=True)
+    def download(self, buffers: StepBuffers) -> None:
+        """Queue the copy of the last tokens to the host, and of the page tables if wanted."""
+        buffers.last_token.copy_(self._last_token, non_blocking=True)
         for host, resident in zip(buffers.page_tables, self._page_tables, strict=False):
             host.copy_(resident, non_blocking=True)
 
@@ -122,14 +120,17 @@ class DeviceStep:
             )
 
     def _batch(self, inputs: StepArrays, shape: StepShape, host: StepArrays | None) -> ForwardBatch:
-        decode = shape.decode_rows
-        token_ids = inputs.token_ids[: shape.tokens].long()
-        if decode:  # a decode row's token was sampled in the step before and never left the device
-            token_ids[:decode] = self._last_token[inputs.row_slot[:decode]]
+        decode, tokens = shape.decode_rows, shape.tokens
+        # A decode row's token was sampled in an earlier step and never left the device.
+        token_ids = self._last_token.index_select(0, inputs.row_slot[:decode])
+        token_slot = inputs.row_slot[:decode]
+        if decode != tokens:
+            token_ids = torch.cat((token_ids, inputs.token_ids[decode:tokens].long()))
+            token_slot = inputs.token_slot[:tokens]
         return ForwardBatch(
             token_ids=token_ids,
-            positions=inputs.positions[: shape.tokens],
-            token_slot=inputs.token_slot[: shape.tokens],
+            positions=inputs.positions[:tokens],
+            token_slot=token_slot,
             row_slot=inputs.row_slot[: shape.rows],
             query_start=inputs.row_query_start[: shape.rows + 1],
             kv_len=inputs.row_kv_len[: shape.rows],

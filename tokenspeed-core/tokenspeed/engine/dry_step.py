@@ -37,7 +37,7 @@ def dry_steps(step: DeviceStep, device: Device, limits: Limits, sizes: Sequence[
             for shape in (_decode(buffers, limits, size), _prefill(buffers, limits, size)):
                 stream.run(partial(step.upload, buffers))
                 stream.run(partial(step.run, shape, buffers.arrays))
-                stream.run(partial(step.download, buffers, shape.emits))
+                stream.run(partial(step.download, buffers))
                 stream.record().wait()
 
 

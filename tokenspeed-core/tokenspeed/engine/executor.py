@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""The executor: turns a plan into device work, and device results into what the scheduler commits.
+"""The executor: turns a plan into device work; its results come back into the plan's buffers.
 
     plan(t) -> ring[t % 3] --copy--> device inputs -> deltas -> forward -> sample --copy--> ring
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenspeed._scheduler import Plan, RowFlag
+from tokenspeed._scheduler import Plan, PlanBuffers, RowFlag
 from tokenspeed.engine.buffers import Limits, StepBuffers, StepLayout
 from tokenspeed.engine.device_step import DeviceStep, StepShape
 from tokenspeed.engine.graphs import DecodeGraphs, bucket_sizes
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tokenspeed.cache.transfers import EndedTransfer, PageMover
     from tokenspeed.messages import Sampling
 
-_NEW_TENANT, _EMITS = int(RowFlag.NEW_TENANT), int(RowFlag.EMITS)  # numpy is slow with enums
+_NEW_TENANT = int(RowFlag.NEW_TENANT)  # numpy is slow with enums
 RING = 3
 """One step runs, one is queued behind it, one is being planned."""
 
@@ -43,22 +43,17 @@ class InFlight:
 
     plan: Plan
     buffers: StepBuffers
-    emits: np.ndarray  # bool[rows]
     event: Event
+
+    @property
+    def results(self) -> PlanBuffers:
+        """For ``Scheduler.commit_sampled``, once the step has been waited for."""
+        return self.buffers.scheduler
 
     @property
     def page_tables(self) -> list[np.ndarray]:
         """The device's tables as the step left them, once it has been waited for."""
         return [table.numpy() for table in self.buffers.page_tables]
-
-
-@dataclass(frozen=True)
-class StepResults:
-    """What ``Scheduler.commit`` takes: per row the number of tokens, the tokens, and failure."""
-
-    num_tokens: np.ndarray  # int32[rows]
-    tokens: np.ndarray  # int32[rows, 1]
-    failed: np.ndarray  # uint8[rows]
 
 
 class Executor:
@@ -114,33 +109,23 @@ class Executor:
             requests: sampling parameters by request id, at least of all new tenants.
         """
         buffers = self.next_buffers()
-        emits = self._complete(plan, buffers, requests)
-        shape = _shape(plan, buffers)
-        bucket = self._graphs.find(shape)
+        if plan.num_new_tenants:
+            self._install(plan, buffers.host, requests)
+        self._sampling.gather(buffers, plan.num_emits)
         if plan.num_copies:
             self._stream.run(partial(self._slab.copy_pages, buffers.copies(plan)))
+        bucket = self._graphs.find(plan.num_rows, plan.num_decode_rows)
         if bucket is None:
-            self._stream.run(lambda: self._launch(buffers, shape))
+            self._stream.run(partial(self._launch, buffers, _shape(plan)))
         else:
-            self._graphs.pad(buffers, shape.rows, bucket)
-            self._stream.run(lambda: self._replay(buffers, shape, bucket))
+            self._graphs.pad(buffers, plan.num_rows, bucket)
+            self._stream.run(partial(self._replay, buffers, bucket))
         self._dispatched += 1
-        return InFlight(plan, buffers, emits, self._stream.record())
+        return InFlight(plan, buffers, self._stream.record())
 
     def wait(self, step: InFlight) -> None:
         """Wait for a step, without the GIL. Raises what its device work raised."""
         step.event.wait()
-
-    def collect(self, step: InFlight) -> StepResults:
-        """Read the tokens of a step that has been waited for."""
-        rows = step.plan.num_rows
-        tokens = np.zeros((rows, 1), np.int32)
-        tokens[step.emits, 0] = step.buffers.sampled.numpy()[: step.plan.num_emits]
-        return StepResults(
-            num_tokens=step.emits.astype(np.int32),
-            tokens=tokens,
-            failed=(tokens[:, 0] < 0).astype(np.uint8),
-        )
 
     def close(self) -> None:
         """Wait for queued work and release the streams."""
@@ -151,43 +136,29 @@ class Executor:
     def _launch(self, buffers: StepBuffers, shape: StepShape) -> None:
         self._step.upload(buffers)
         self._step.run(shape, buffers.arrays)
-        self._step.download(buffers, shape.emits)
+        self._step.download(buffers)
 
-    def _replay(self, buffers: StepBuffers, shape: StepShape, bucket: int) -> None:
-        self._step.upload(buffers)
+    def _replay(self, buffers: StepBuffers, bucket: int) -> None:
+        self._step.upload(buffers, decode=True)
         self._graphs.replay(bucket)
-        self._step.download(buffers, shape.emits)
+        self._step.download(buffers)
 
-    def _complete(
-        self, plan: Plan, buffers: StepBuffers, requests: Mapping[int, Sampling]
-    ) -> np.ndarray:
-        """Add what the executor knows to the arrays that the scheduler wrote; which rows emit."""
-        host, rows, count = buffers.host, plan.num_rows, plan.num_emits
-        flags, slots = host["row_flags"][:rows], host["row_slot"][:rows]
-        starts = host["row_query_start"][: rows + 1]
-        host["token_slot"][: plan.num_tokens] = np.repeat(slots, np.diff(starts))
-        host["delta_count"][:] = plan.num_deltas
-
-        for row in np.flatnonzero(flags & _NEW_TENANT):
+    def _install(
+        self, plan: Plan, host: Mapping[str, np.ndarray], requests: Mapping[int, Sampling]
+    ) -> None:
+        """Take over the sampling parameters of slots that have a new tenant."""
+        for row in np.flatnonzero(host["row_flags"][: plan.num_rows] & _NEW_TENANT):
             request = int(host["row_request"][row])
-            self._sampling.install(int(slots[row]), requests[request])
-
-        emits: np.ndarray = (flags & _EMITS) != 0
-        host["emit_token"][:count] = starts[1:][emits] - 1
-        host["emit_slot"][:count] = slots[emits]
-        host["emit_position"][:count] = host["row_kv_len"][:rows][emits]
-        self._sampling.gather(slots[emits], host)
-        return emits
+            self._sampling.install(int(host["row_slot"][row]), requests[request])
 
 
-def _shape(plan: Plan, buffers: StepBuffers) -> StepShape:
-    host, rows = buffers.host, plan.num_rows
+def _shape(plan: Plan) -> StepShape:
     return StepShape(
-        rows=rows,
+        rows=plan.num_rows,
         decode_rows=plan.num_decode_rows,
         tokens=plan.num_tokens,
         emits=plan.num_emits,
         has_deltas=any(plan.num_deltas),
-        max_query_len=int(np.diff(host["row_query_start"][: rows + 1]).max()),
-        max_kv_len=int(host["row_kv_len"][:rows].max()),
+        max_query_len=plan.max_query_len,
+        max_kv_len=plan.max_kv_len,
     )

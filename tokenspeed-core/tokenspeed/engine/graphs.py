@@ -55,19 +55,20 @@ class DecodeGraphs:
             work = partial(step.run, self._shape(size), None)
             self._graphs[size] = device.capture(work, stream)
 
-    def find(self, shape: StepShape) -> int | None:
+    def find(self, rows: int, decode_rows: int) -> int | None:
         """The bucket that a step fits in, or None: it prefills, or is too large."""
-        if shape.rows != shape.decode_rows or not self._sizes or shape.rows > self._sizes[-1]:
+        if rows != decode_rows or not self._sizes or rows > self._sizes[-1]:
             return None
-        return self._sizes[bisect_left(self._sizes, shape.rows)]
+        return self._sizes[bisect_left(self._sizes, rows)]
 
     def pad(self, buffers: StepBuffers, rows: int, bucket: int) -> None:
         """Make rows [rows, bucket) dead."""
+        if rows == bucket:
+            return
         host, dead = buffers.host, slice(rows, bucket)
         host["row_slot"][dead] = self._sentinel
         host["row_kv_len"][dead] = 0
         host["row_query_start"][rows : bucket + 1] = np.arange(rows, bucket + 1)
-        host["token_slot"][dead] = self._sentinel
         host["positions"][dead] = 0
         host["emit_slot"][dead] = self._sentinel
         host["emit_position"][dead] = 0

@@ -156,10 +156,7 @@ class EngineLoop:
         self._reporter.ended(step.plan, elapsed_us)
         if self._verifier is not None:
             self._verifier.check(step.plan, step.page_tables)
-        results = self._executor.collect(step)
-        self._scheduler.commit(
-            step.plan.step, results.num_tokens, results.tokens, results.failed, elapsed_us
-        )
+        self._scheduler.commit_sampled(step.plan.step, step.results, elapsed_us)
         for request, state, event in self._scheduler.take_rejected_events():
             log.error("request %s in state %s refused event %s", request, state, event)
 

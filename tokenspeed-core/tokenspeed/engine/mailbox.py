@@ -9,6 +9,8 @@ import zmq
 
 from tokenspeed.messages import EngineInput, FromEngine
 
+_READABLE = int(zmq.POLLIN)
+
 
 class Mailbox:
     """One message a step each way. Sending never blocks; waiting happens without the GIL."""
@@ -28,11 +30,9 @@ class Mailbox:
         if timeout_ms != 0:
             self._socket.poll(timeout_ms)
         messages = []
-        while True:
-            try:
-                messages.append(self._decoder.decode(self._socket.recv(zmq.NOBLOCK)))
-            except zmq.Again:
-                return messages
+        while int(self._socket.getsockopt(zmq.EVENTS)) & _READABLE:
+            messages.append(self._decoder.decode(self._socket.recv()))
+        return messages
 
     def send(self, message: FromEngine) -> None:
         """Queue a message to the front."""

@@ -23,7 +23,7 @@ from tokenspeed.messages import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tokenspeed._scheduler import Plan, Scheduler
+    from tokenspeed._scheduler import Plan, Scheduler, Updates
     from tokenspeed.engine.clock import HostClock
 
 HEARTBEAT_NS = 1_000_000_000
@@ -89,9 +89,10 @@ class Reporter:
         must not look like a dead engine.
         """
         updates, kv_events = self._scheduler.take_updates(), self._kv_events()
+        failure = self._end(updates)
         idle, now_ns = not self._scheduler.has_work(), time.monotonic_ns()
         news = (
-            len(updates.request)
+            len(updates)
             or self._started
             or self._rejected
             or self._ledger_asked
@@ -104,13 +105,8 @@ class Reporter:
             return None
         self._told_idle, self._told_ns = idle, now_ns
         output = EngineOutput(
-            request=updates.request.tobytes(),
-            token_start=updates.token_start.tobytes(),
-            tokens=updates.tokens.tobytes(),
-            finish=updates.finish.tobytes(),
-            stop_token=updates.stop_token.tobytes(),
-            cached_tokens=updates.cached_tokens.tobytes(),
-            failure=self._end(updates.request, updates.finish),
+            *updates.columns(),
+            failure=failure,
             started=self._started,
             steps=self._steps,
             rejected=self._rejected,
@@ -122,12 +118,11 @@ class Reporter:
         self._rejected, self._ledger_asked = [], 0
         return output
 
-    def _end(self, requests: np.ndarray, finish: np.ndarray) -> dict[int, str]:
+    def _end(self, updates: Updates) -> dict[int, str]:
         """Forget requests that ended; the reason of each that failed."""
         failure = {}
-        for index in np.flatnonzero(finish):
-            request = int(requests[index])
-            if finish[index] == Finish.FAILED:
+        for request, finish in updates.ended():
+            if finish == Finish.FAILED:
                 failure[request] = NOT_A_NUMBER
             self._unstarted.discard(request)
             self._finished.append(request)

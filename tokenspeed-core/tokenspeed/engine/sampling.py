@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-    from tokenspeed.engine.buffers import StepArrays
+    from tokenspeed.engine.buffers import StepArrays, StepBuffers
     from tokenspeed.engine.step_kernels import StepKernels
     from tokenspeed.messages import Sampling
 
@@ -29,9 +29,11 @@ class SamplingTable:
 
     def __init__(self, slots: int) -> None:
         self._columns = {name: np.zeros(slots, dtype) for name, dtype in FIELDS.items()}
+        self._tenants = 0
 
     def install(self, slot: int, sampling: Sampling) -> None:
         """A new tenant moved into ``slot``. The 64 bits of the seed are kept as int64."""
+        self._tenants += 1
         columns = self._columns
         columns["temperature"][slot] = sampling.temperature
         columns["top_k"][slot] = sampling.top_k
@@ -39,10 +41,18 @@ class SamplingTable:
         columns["min_p"][slot] = sampling.min_p
         columns["seed"][slot] = np.uint64(sampling.seed).view(np.int64)
 
-    def gather(self, slots: np.ndarray, into: dict[str, np.ndarray]) -> None:
-        """Write the parameters of ``slots`` into the first entries of the step's arrays."""
+    def gather(self, buffers: StepBuffers, count: int) -> None:
+        """Write the parameters of a step's ``count`` emitting rows into its arrays.
+
+        The buffers remember whose they hold: most steps have the rows of those before.
+        """
+        slots = buffers.host["emit_slot"][:count]
+        whose = (self._tenants, slots.tobytes())
+        if buffers.sampling_of == whose:
+            return
+        buffers.sampling_of = whose
         for name, column in self._columns.items():
-            np.take(column, slots, out=into[name][: len(slots)])
+            np.take(column, slots, out=buffers.host[name][:count])
 
 
 class Sampler:
