@@ -6,6 +6,7 @@
 #   make tsan    the CPU platform's thread pool under ThreadSanitizer
 #   make fuzz    the control plane under sanitizers: 12 million random messages, then every order
 #   make bench-scheduler   our control plane beside the published one, on the same work
+#   make bench-host        what a decode step costs the engine's loop, by phase; needs no GPU
 #   make docs    the documentation site, in build/site
 #   make setup   only what `make serve` does before it serves
 #   make dev     our distributions as editable installs, for work on them
@@ -17,7 +18,7 @@ TORCH  ?= torch>=2.11,<3
 VENV   ?= .venv
 SERVE  ?=
 
-.PHONY: serve test tsan fuzz docs setup dev clean bench-scheduler
+.PHONY: serve test tsan fuzz docs setup dev clean bench-scheduler bench-host
 .DEFAULT_GOAL := serve
 
 SETUP = "$(PYTHON)" tools/setup_env.py --venv "$(VENV)" --torch "$(TORCH)"
@@ -57,6 +58,9 @@ bench-scheduler:
 	@"$(PYTHON)" tools/setup_env.py --venv build/bench-scheduler --torch none --with bench \
 	    --only tokenspeed-sdk --only tokenspeed-core
 	@build/bench-scheduler/bin/python bench/scheduler/run.py --save bench/results/scheduler.json
+
+bench-host: setup
+	@"$(VENV)/bin/ts" bench host
 
 clean:
 	rm -rf "$(VENV)" .venv-* dist build tokenspeed-core/build plugins/*/build

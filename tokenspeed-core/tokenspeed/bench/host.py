@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The TokenSpeed authors
 """What one decode step costs the host, by phase: the real loop, scheduler, executor and socket.
 
-Without a model the device has nothing to do, so any machine can say what the loop itself costs.
+Without a model the device computes nothing, so any machine can say what the loop itself costs.
 With one, the launches are real. Nobody reads what is sent, as the front does in its own process.
 """
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 PROMPT = 512
 STEP_TOKENS = 8192
+STEP_MS = 4.0
+"""How long a step of the device that computes nothing seems to take."""
+
 WARMUP = 10
 """Steps of each batch that are not counted."""
 
@@ -84,7 +87,7 @@ def run(config: EngineConfig | None, *, batches: Sequence[int], steps: int) -> d
     """Nanoseconds by phase of the decode steps of each batch.
 
     Args:
-        config: of an engine on the device that it takes; None: on one that has nothing to do.
+        config: of an engine on the device that it takes; None: on one that computes nothing.
         steps: tokens of each request.
     """
     with private_ipc() as ipc, zmq.Context() as sockets, sockets.socket(zmq.PAIR) as front:
@@ -115,7 +118,13 @@ def _engine(
     if config is None:
         from tokenspeed.bench.idle_engine import build_idle_engine
 
-        yield build_idle_engine(mailbox, rows=rows, tokens=STEP_TOKENS, max_model_len=max_model_len)
+        yield build_idle_engine(
+            mailbox,
+            rows=rows,
+            tokens=STEP_TOKENS,
+            max_model_len=max_model_len,
+            step_ns=int(STEP_MS * 1e6),
+        )
         return
     from tokenspeed.engine.start import build_engine
     from tokenspeed.plugins.load.activate import load_platform

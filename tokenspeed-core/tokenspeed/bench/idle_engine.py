@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""An engine whose device has nothing to do: what is left is the host's work of a step."""
+"""An engine whose device computes nothing and takes its time: what is left is the host's work.
+
+The time matters: a loop that has waited for milliseconds finds its caches cold.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -27,23 +31,33 @@ PAGE_SIZE = 16
 
 
 class IdleEvent:
-    """Over when it is made."""
+    """Over at a time."""
+
+    def __init__(self, over_ns: int) -> None:
+        self.over_ns = over_ns
 
     def done(self) -> bool:
-        return True
+        return time.perf_counter_ns() >= self.over_ns
 
     def wait(self) -> None:
-        pass
+        """Spin, as a wait for a GPU does."""
+        while time.perf_counter_ns() < self.over_ns:
+            pass
 
 
 class IdleStream:
-    """Calls work at once."""
+    """Calls work at once; what lies before an event seems to take ``step_ns``."""
+
+    def __init__(self, step_ns: int) -> None:
+        self._step_ns = step_ns
+        self._over_ns = 0
 
     def run(self, work: Callable[[], None]) -> None:
         work()
 
     def record(self) -> IdleEvent:
-        return IdleEvent()
+        self._over_ns = max(self._over_ns, time.perf_counter_ns()) + self._step_ns
+        return IdleEvent(self._over_ns)
 
     def close(self) -> None:
         pass
@@ -62,6 +76,9 @@ class IdleDevice:
     capabilities = Capabilities("cpu", "none", ("float32",), frozenset({GRAPH_CAPTURE}), 1)
     torch_device = "cpu"
 
+    def __init__(self, step_ns: int) -> None:
+        self._step_ns = step_ns
+
     def memory(self) -> MemoryReport:
         return MemoryReport(total=0, free=0)
 
@@ -71,7 +88,7 @@ class IdleDevice:
     host_buffer = allocate
 
     def stream(self) -> IdleStream:
-        return IdleStream()
+        return IdleStream(self._step_ns)
 
     def capture(self, work: Callable[[], None], stream: Stream) -> IdleGraph:
         return IdleGraph()
@@ -85,10 +102,10 @@ class IdleStep(DeviceStep):
 
 
 def build_idle_engine(
-    mailbox: Mailbox, *, rows: int, tokens: int, max_model_len: int
+    mailbox: Mailbox, *, rows: int, tokens: int, max_model_len: int, step_ns: int
 ) -> tuple[Executor, EngineLoop]:
     """An engine for ``rows`` requests at once, whose steps hold up to ``tokens`` tokens."""
-    device = IdleDevice()
+    device = IdleDevice(step_ns)
     group = CacheGroup("full", layers=(0,), kv_heads=1, head_dim=1)
     pages = rows * -(-max_model_len // PAGE_SIZE)
     planning = Config(
