@@ -29,8 +29,8 @@ STEPS = range(20, 120)
 TRACED_STEPS = range(20, 70)
 """Decode steps under the profiler."""
 LAUNCHES = 4
-SIZES = (1, 32, 128)
 MIXED, TIMED, TRACED = "mixed", "timed", "traced"
+SIZES = {TIMED: (1, 32, 64, 128), TRACED: (1, 32, 128)}
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Traffic:
 
     def __init__(self) -> None:
         self.seen = [Batch(40, MIXED)]
-        self.seen += [Batch(size, kind) for kind in (TIMED, TRACED) for size in SIZES]
+        self.seen += [Batch(size, kind) for kind, sizes in SIZES.items() for size in sizes]
         self._left = list(self.seen)
         self._open = 0
         self._number = 0
