@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from tokenspeed_sdk.contracts.platform import Capabilities
 from tokenspeed_sdk.ops import OPS
 
 DEVICE = Capabilities("cpu", "x86-64-v3", ("float32",), frozenset(), 4)
+REST = "2-4, 5-8, 9-16, 17-32, 33-64, 65-128, 129-"
 SITE = CallSite("linear@1", "model.proj", "float32", DEVICE, {"n": 3, "k": 2, "bias": False})
 
 
@@ -61,7 +63,7 @@ def gemm(rows):
 
 
 def middle(rows):
-    return 80 if rows == (2, 8) else 10
+    return 80 if rows in BUCKETS[1:3] or rows == (2, 8) else 10
 
 
 def registry_of(plugins, *kernels, pins=None):
@@ -74,8 +76,23 @@ def test_the_buckets_cover_every_number_of_rows_once():
         holders = [b for b in BUCKETS if b[0] <= rows and (b[1] is None or rows <= b[1])]
         assert len(holders) == 1
     assert buckets((1, None)) == BUCKETS
-    assert buckets((4, 4)) == ((4, 4),)
-    assert [text(b) for b in BUCKETS] == ["1", "2-8", "9-64", "65-"]
+    assert [text(b) for b in BUCKETS] == [
+        "1", "2-4", "5-8", "9-16", "17-32", "33-64", "65-128", "129-",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "cut"),
+    [
+        ((4, 4), ((4, 4),)),
+        ((1, 32), BUCKETS[:5]),
+        ((3, 20), ((3, 4), (5, 8), (9, 16), (17, 20))),
+        ((100, None), ((100, 128), (129, None))),
+        ((200, 300), ((200, 300),)),
+    ],
+)
+def test_a_site_with_its_own_rows_is_cut_at_the_edges(rows, cut):
+    assert buckets(rows) == cut
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 8, 9, 64, 65, 300])
@@ -99,7 +116,7 @@ def test_there_is_one_packed_weight_for_each_kernel_that_can_be_called(plugins):
     assert isinstance(packed, Packed)
     assert packed.weights == (("gemv", "w"), ("gemm", "w"))
     assert (one.bound_for, many.bound_for, idle.bound_for) == ([(1, 1)], [(2, None)], [])
-    assert registry.row_samples() == (1, 2, 9, 65)
+    assert registry.row_samples() == tuple(low for low, _ in BUCKETS)
 
 
 @pytest.mark.rule("R13")
@@ -109,7 +126,7 @@ def test_every_bucket_has_a_decision_with_its_own_reasons(plugins):
     (bound,) = registry.bound
     assert [(d.rows, d.chosen) for d in bound.decisions] == [
         ("1", "gemv"),
-        ("2-8, 9-64, 65-", "gemm"),
+        (REST, "gemm"),
     ]
     assert bound.decisions[1].runners_up[0].why == "declined: not for these"
     assert [choice.kernel for choice in registry.choices()] == ["gemm", "gemv"]
@@ -123,11 +140,11 @@ def test_explain_shows_the_buckets_where_they_differ(plugins, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("linear@1  float32  n=3 k=2 bias=False")
     assert lines[1] == "  * 1 rows: gemv (acme 1.0): score 90: scores"
-    assert "  * 2-8, 9-64, 65- rows: gemm (acme 1.0): score 50: scores" in lines
+    assert f"  * {REST} rows: gemm (acme 1.0): score 50: scores" in lines
     data = kernels._data(bound, count)
     assert [(d["rows"], d["chosen"]) for d in data["decisions"]] == [
         ("1", "gemv"),
-        ("2-8, 9-64, 65-", "gemm"),
+        (REST, "gemm"),
     ]
     assert json.loads(json.dumps(data))["traits"] == {"n": 3, "k": 2, "bias": False}
 
@@ -175,9 +192,7 @@ def test_a_kernel_that_plans_serves_all_rows(plugins):
 
 def test_a_kernel_is_not_bound_for_rows_that_it_declined(plugins):
     """It declines a bucket between those that it won, and so their hull."""
-    gap = Linear(
-        "gap", lambda rows: 90 if rows in ((1, 1), (9, 64), (65, None), (9, None)) else None
-    )
+    gap = Linear("gap", lambda rows: 90 if rows == (1, 1) or rows[0] >= 9 else None)
     registry = registry_of(plugins, gap, Linear("gemm", gemm))
     binding = registry.bind(SITE)
     assert gap.bound_for == [(1, 1), (9, None)]
@@ -186,7 +201,11 @@ def test_a_kernel_is_not_bound_for_rows_that_it_declined(plugins):
     for rows in (1, 2, 8, 9, 64, 65):
         binding.call(torch.ones(rows, 2), packed, None)
     assert gap.rows == [1, 9, 64, 65]
-    assert [d.rows for d in registry.bound[0].decisions] == ["1", "9-64, 65-", "2-8"]
+    assert [d.rows for d in registry.bound[0].decisions] == [
+        "1",
+        "9-16, 17-32, 33-64, 65-128, 129-",
+        "2-4, 5-8",
+    ]
     assert [(c.kernel, c.sites) for c in registry.choices()] == [("gap", 1), ("gemm", 1)]
 
 
@@ -203,6 +222,36 @@ def test_buckets_that_are_accepted_one_by_one_only_are_bound_one_by_one(plugins)
     assert picky.bound_for == list(BUCKETS)
     assert binding.kernel == "picky"
     packed = binding.pack_weight(torch.ones(3, 2))
-    for rows in (1, 2, 9, 65):
+    for rows in (1, 2, 9, 65, 300):
         binding.call(torch.ones(rows, 2), packed, None)
-    assert picky.rows == [1, 2, 9, 65]
+    assert picky.rows == [1, 2, 9, 65, 300]
+
+
+def test_a_site_with_a_bound_takes_its_last_kernel_for_all_that_is_beyond(plugins):
+    one, many = Linear("gemv", gemv), Linear("gemm", gemm)
+    binding = registry_of(plugins, one, many).bind(replace(SITE, rows=(1, 32)))
+    packed = binding.pack_weight(torch.ones(3, 2))
+    for rows in (1, 32, 33):
+        binding.call(torch.ones(rows, 2), packed, None)
+    assert many.bound_for == [(2, 32)]
+    assert (one.rows, many.rows) == ([1], [32, 33])
+
+
+def test_a_fused_site_is_bound_where_a_kernel_serves_all_its_rows(plugins):
+    registry = registry_of(plugins, Linear("gemm", gemm))
+    assert registry.bind_fused(SITE, ("rms_norm@1",)).kernel == "gemm"
+
+
+@pytest.mark.parametrize("pins", [{}, {"linear@1": "reference"}, {"rms_norm@1": "reference"}])
+def test_a_fused_site_is_left_as_its_parts(plugins, pins):
+    """The reference alone would serve some rows; it is pinned; a part is pinned."""
+    kernel = Linear("gemv", gemm if pins else gemv)
+    registry = registry_of(plugins, kernel, pins=pins)
+    assert registry.bind_fused(SITE, ("rms_norm@1",)) is None
+    assert registry.bound == []
+
+
+def test_a_fused_op_that_is_pinned_to_a_misfit_is_refused(plugins):
+    registry = registry_of(plugins, Linear("gemv", gemv), pins={"linear@1": "gemv"})
+    with pytest.raises(LookupError, match='pinned kernel "gemv" does not serve'):
+        registry.bind_fused(SITE, ("rms_norm@1",))

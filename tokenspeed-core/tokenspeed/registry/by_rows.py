@@ -17,13 +17,27 @@ from tokenspeed_sdk.contracts.kernel import BoundKernel
 RowRange: TypeAlias = tuple[int, int | None]
 """Fewest and most rows, both included; None: no bound."""
 
-BUCKETS: tuple[RowRange, ...] = ((1, 1), (2, 8), (9, 64), (65, None))
-"""One token, a small batch, a full batch, a prompt."""
+BUCKETS: tuple[RowRange, ...] = (
+    (1, 1),
+    (2, 4),
+    (5, 8),
+    (9, 16),
+    (17, 32),
+    (33, 64),
+    (65, 128),
+    (129, None),
+)
+"""From one token over batches of all sizes to a prompt: each doubling may want another tile."""
 
 
 def buckets(rows: RowRange) -> tuple[RowRange, ...]:
-    """What a site is asked about: the buckets if it may have any number of rows, else its own."""
-    return BUCKETS if rows == (1, None) else (rows,)
+    """What a site is asked about: its range of rows, cut at the edges of the buckets."""
+    low, high = rows
+    return tuple(
+        (max(low, first), last if high is None else high if last is None else min(high, last))
+        for first, last in BUCKETS
+        if (high is None or first <= high) and (last is None or low <= last)
+    )
 
 
 def hull(ranges: Sequence[RowRange]) -> RowRange:
@@ -32,7 +46,7 @@ def hull(ranges: Sequence[RowRange]) -> RowRange:
 
 
 def text(rows: RowRange) -> str:
-    """Such as "1", "2-8" or "65-"."""
+    """Such as "1", "2-4" or "129-"."""
     low, high = rows
     return str(low) if low == high else f"{low}-{'' if high is None else high}"
 
@@ -50,7 +64,7 @@ def dispatch(limits: Sequence[int], places: Sequence[int], calls: Sequence[Bound
     """A call that takes the kernel for the rows of its first argument.
 
     Args:
-        limits: most rows of each bucket but the last, whose rows have no bound.
+        limits: most rows of each bucket but the last, which takes all that have more.
         places: for each bucket, which of ``calls`` serves it.
     """
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -161,6 +161,15 @@ class KernelRegistry:
             except _Unfit as failed:  # each round rules one out, so this ends
                 ruled_out[failed.judged.candidate.name] = failed.judged
 
+    def bind_fused(self, site: CallSite, parts: Collection[str]) -> Binding | None:
+        """See the sdk's FusingResolver. NoKernelError: the site's op is pinned to a misfit."""
+        pin = self._pins.get(site.op)
+        if pin == REFERENCE or any(part in self._pins for part in parts):
+            return None
+        if pin is None and not self._served(site):
+            return None
+        return self.bind(site)
+
     def checked_results(
         self, doing: Callable[[str], None] = lambda what: None
     ) -> AbstractContextManager[None]:
@@ -257,6 +266,14 @@ class KernelRegistry:
             return _by_rows(ranges, parts, calls)
         return Binding(parts[0].name, calls[0], parts[0].packing)
 
+    def _served(self, site: CallSite) -> bool:
+        """Whether a kernel other than the reference takes every number of rows of a site."""
+        real = [c for c in self._candidates.get(site.op, []) if c.name != REFERENCE]
+        return all(
+            any(judge(candidate, replace(site, rows=rows)).score is not None for candidate in real)
+            for rows in by_rows.buckets(site.rows)
+        )
+
     def _merge(self, run: Sequence[_Part]) -> Sequence[_Part]:
         """The buckets as one part, if the kernel takes them together, so that it is bound once."""
         first = run[0]
@@ -323,7 +340,7 @@ def _runs(parts: Sequence[_Part], name: str) -> list[list[_Part]]:
 def _by_rows(
     ranges: Sequence[by_rows.RowRange], parts: Sequence[_Part], calls: Sequence[BoundKernel]
 ) -> Binding:
-    limits = [limit for _, limit in ranges if limit is not None]
+    limits = [limit for _, limit in ranges[:-1] if limit is not None]
     places = {bucket: place for place, part in enumerate(parts) for bucket in part.buckets}
     return Binding(
         kernel="+".join(dict.fromkeys(part.name for part in parts)),
