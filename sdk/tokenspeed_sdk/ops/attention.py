@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 
+from tokenspeed_sdk.ops import examples
 from tokenspeed_sdk.ops._args import FLOATS, INT32, Args, compute_dtype
 from tokenspeed_sdk.ops.op import Op, Result, Traits
 
@@ -162,8 +163,18 @@ def _result(traits: Traits, q: torch.Tensor, *_: object) -> Result:
 
 _TRAITS = ("heads", "kv_heads", "head_dim", "page_size", "window")
 ATTENTION_PREFILL = Op(
-    "attention_prefill@1", attention_prefill, _TRAITS, keywords=("window",), result=_result
+    "attention_prefill@1",
+    attention_prefill,
+    _TRAITS,
+    keywords=("window",),
+    result=_result,
+    example=examples.attention_prefill,
 )
 ATTENTION_DECODE = Op(
-    "attention_decode@1", attention_decode, _TRAITS, keywords=("window",), result=_result
+    "attention_decode@1",
+    attention_decode,
+    _TRAITS,
+    keywords=("window",),
+    result=_result,
+    example=examples.attention_decode,
 )

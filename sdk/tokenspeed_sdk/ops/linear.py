@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import torch
 
+from tokenspeed_sdk.ops import examples
 from tokenspeed_sdk.ops._args import FLOATS, Args, compute_dtype
 from tokenspeed_sdk.ops.op import Op, Result, Traits
 
@@ -41,4 +42,6 @@ def _result(traits: Traits, x: torch.Tensor, *_: object) -> Result:
     return ((x.shape[0], traits["n"]), x.dtype)  # the weight may be packed
 
 
-LINEAR = Op("linear@1", linear, traits=("n", "k", "bias"), result=_result)
+LINEAR = Op(
+    "linear@1", linear, traits=("n", "k", "bias"), result=_result, example=examples.linear
+)

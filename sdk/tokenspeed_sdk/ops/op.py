@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite
+from tokenspeed_sdk.ops.examples import Example
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +52,8 @@ class Op:
             from the shapes, and are stated so that a kernel can be chosen before a call.
         result: what a call returns, from the site's traits and the arguments, where a weight may
             be packed; None for an op that only writes in place.
+        example: arguments of one or more calls at a site, for a number of rows and a torch device,
+            on which kernels may be measured; None for an op whose kernels are not.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Op:
     traits: tuple[str, ...]
     keywords: tuple[str, ...] = ()
     result: Callable[..., Result] | None = None
+    example: Example | None = None
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
