@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Decode on the device that the engine takes, beside the linear layers alone.
+"""Decode on the device that the engine takes, beside what the device allows.
 
 The first pass computes the prompts and warms up. In the measured ones they come out of the prefix
 cache, so that all requests of a batch start together.
@@ -8,28 +8,46 @@ cache, so that all requests of a batch start together.
 
 from __future__ import annotations
 
-import random
 import statistics
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tokenspeed_sdk.contracts.probe import Accept
-
-from tokenspeed.bench.engine import DecodeSample, MeasuredEngine, launch_plan, measured_engine
-from tokenspeed.bench.report import Report, Row, compare_rates, new_report
-from tokenspeed.plugins.load.activate import load_platform
+from tokenspeed.bench.engine import DecodeSample, MeasuredEngine
+from tokenspeed.bench.prompts import random_prompt
+from tokenspeed.bench.report import Point, Report, Row, compare_times, new_report
+from tokenspeed.bench.session import Progress, Session, session
 
 if TYPE_CHECKING:
-    from tokenspeed_sdk.contracts.platform import Platform
-
     from tokenspeed.config import EngineConfig
-    from tokenspeed.process.launch import LaunchPlan
 
-LOWEST_ID, IDS = 10, 80
-"""Prompts are of ids that every vocabulary has."""
+BATCHES = (1, 8, 32, 128)
+SWEEP = (1, 2, 4, 8, 16, 32, 64, 128)
+PROMPT_TOKENS, STEPS = 1024, 256
+WARMUP_STEPS = 16
 
-Samples = dict[str, list[float]]
+
+def measure(
+    engine: MeasuredEngine, batch: int, prompt_tokens: int, steps: int, repetitions: int
+) -> list[DecodeSample]:
+    """Repetitions of ``steps`` decode steps of a batch."""
+    prompts = [random_prompt(prompt_tokens) for _ in range(batch)]
+    engine.decode_sample(prompts, min(steps, WARMUP_STEPS))
+    return [engine.decode_sample(prompts, steps) for _ in range(repetitions)]
+
+
+def step_seconds(samples: Sequence[DecodeSample], steps: int) -> list[float]:
+    """Seconds of a step, of each repetition."""
+    return [sample.seconds / steps for sample in samples]
+
+
+def host_us(samples: Sequence[DecodeSample]) -> list[float]:
+    """Microseconds that the engine's loop worked in a step, of each repetition."""
+    return [sample.host_us / max(sample.steps, 1) for sample in samples]
+
+
+def mean_context(prompt_tokens: int, steps: int) -> float:
+    """Tokens that a step attends to, on average over the steps."""
+    return prompt_tokens + steps / 2
 
 
 def run(
@@ -39,94 +57,58 @@ def run(
     prompt_tokens: int,
     steps: int,
     repetitions: int,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> Report:
     """Measure each batch: the linears first, then the engine, which fills the memory."""
-    samples: Samples = defaultdict(list)
-    with launch_plan(config) as plan:
-        platform = load_platform(plan.plugins)
-        platform.prepare(config.threads)  # before torch is imported
-        progress("the linear layers alone")
-        weight_bytes = _linears(plan, platform, batches, repetitions, samples)
-        progress("loading the engine")
-        with measured_engine(plan) as engine:
-            for batch in batches:
-                progress(f"batch {batch}")
-                _engine(engine, batch, prompt_tokens, steps, repetitions, samples)
-    rows = [_row(samples, batch, steps) for batch in batches]
+    taken = {}
+    with session(config, rows=batches, repetitions=repetitions, progress=progress) as it:
+        for batch in batches:
+            progress(f"batch {batch}")
+            taken[batch] = measure(it.engine, batch, prompt_tokens, steps, repetitions)
     notes = {
-        "device": _device(platform),
+        "device": it.machine.name,
         "decode": f"{steps} steps after {prompt_tokens}-token prompts, greedy, "
         f"weights: {config.load}",
-        "linears alone": f"{weight_bytes / 1e9:.4g} GB read in a pass",
-        **{f"batch {batch}": _note(samples, batch) for batch in batches},
+        "floor": f"linears alone, and KV read at {it.machine.rates.read_bytes_s / 1e12:.4g} TB/s",
+        "linears alone": f"{it.machine.weight_bytes / 1e9:.4g} GB read in a pass",
+        **{f"batch {batch}": _note(samples, steps) for batch, samples in taken.items()},
     }
-    return new_report("ts bench decode", config.model, rows, samples, notes)
-
-
-def _linears(
-    plan: LaunchPlan,
-    platform: Platform,
-    batches: Sequence[int],
-    repetitions: int,
-    samples: Samples,
-) -> int:
-    """Seconds of a pass for each batch, several times; returns the bytes of their weights."""
-    import torch
-
-    from tokenspeed.bench.device_linears import DeviceLinears
-
-    linears = DeviceLinears(plan, platform.open())
-    for _ in range(repetitions):
-        for batch in batches:
-            samples[f"linears {batch}"].append(linears.seconds(batch))
-    weight_bytes: int = linears.weight_bytes
-    del linears
-    if torch.accelerator.is_available():
-        torch.accelerator.empty_cache()  # the engine sizes its KV by what is free
-    return weight_bytes
-
-
-def _engine(
-    engine: MeasuredEngine,
-    batch: int,
-    prompt_tokens: int,
-    steps: int,
-    repetitions: int,
-    samples: Samples,
-) -> None:
-    prompts = [
-        [random.randrange(LOWEST_ID, LOWEST_ID + IDS) for _ in range(prompt_tokens)]
-        for _ in range(batch)
+    context = mean_context(prompt_tokens, steps)
+    rows = [
+        row
+        for batch in batches
+        for row in _rows(it, batch, step_seconds(taken[batch], steps), context)
     ]
-    for repetition in range(-1, repetitions):
-        sample: DecodeSample = engine.decode_sample(prompts, steps)
-        if repetition >= 0:
-            samples[f"step {batch}"].append(sample.seconds / steps)
-            samples[f"host us {batch}"].append(sample.host_us / max(sample.steps, 1))
+    samples = {f"step {batch}": step_seconds(each, steps) for batch, each in taken.items()}
+    samples |= {f"host us {batch}": host_us(each) for batch, each in taken.items()}
+    samples |= {f"linears {batch}": seconds for batch, seconds in it.machine.linears.items()}
+    points = [_point(batch, step_seconds(each, steps)) for batch, each in taken.items()]
+    return new_report("ts bench decode", config.model, rows, samples, notes, points)
 
 
-def _row(samples: Samples, batch: int, steps: int) -> Row:
-    return compare_rates(
-        f"decode, batch {batch}",
-        work=batch,
-        unit="tokens/s",
-        ours_s=samples[f"step {batch}"],
-        theirs_s=samples[f"linears {batch}"],
-        versus="linears alone",
-    )
+def _rows(it: Session, batch: int, seconds: Sequence[float], context: float) -> list[Row]:
+    rivals = {
+        "floor": [it.floors.decode(batch, context)],
+        "linears alone": it.machine.linears[batch],
+    }
+    return [
+        compare_times(
+            f"decode, batch {batch}",
+            unit="ms a step",
+            ours_s=seconds,
+            theirs_s=theirs,
+            versus=versus,
+        )
+        for versus, theirs in rivals.items()
+    ]
 
 
-def _note(samples: Samples, batch: int) -> str:
-    step, linears, host = (
-        statistics.median(samples[f"{name} {batch}"]) for name in ("step", "linears", "host us")
-    )
-    return (
-        f"{step * 1e3:.3f} ms a step, {linears * 1e3:.3f} ms of linears alone, "
-        f"{1 / step:.1f} tokens/s for each user, {host:.0f} us of the host a step"
-    )
+def _point(batch: int, seconds: Sequence[float]) -> Point:
+    step = statistics.median(seconds)
+    return Point(concurrency=batch, per_user=round(1 / step, 3), per_device=round(batch / step, 3))
 
 
-def _device(platform: Platform) -> str:
-    verdict = platform.probe()
-    return verdict.why if isinstance(verdict, Accept) else platform.name
+def _note(samples: Sequence[DecodeSample], steps: int) -> str:
+    step = statistics.median(step_seconds(samples, steps))
+    host = statistics.median(host_us(samples))
+    return f"{1 / step:.1f} tokens/s for each user, {host:.0f} us of the host a step"

@@ -6,16 +6,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
+import numpy as np
+import uvloop
+from numpy.typing import NDArray
+from tokenspeed_sdk.contracts.observer import Event, StepFinished
+
+from tokenspeed.bench.answers import Answer
 from tokenspeed.config import EngineConfig
 from tokenspeed.front.engine_client import EngineClient
 from tokenspeed.front.generation import Generation
 from tokenspeed.front.request import GenerationRequest, Limits, SamplingParams
 from tokenspeed.messages import Load
+from tokenspeed.observe.events import EventStream
 from tokenspeed.process.launch import LaunchPlan, private_ipc, start_engine
+
+Result = TypeVar("Result")
+Prompt = Sequence[int] | NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -27,6 +38,27 @@ class DecodeSample:
     host_us: int
 
 
+@dataclass(frozen=True)
+class Work:
+    """What the engine did between two looks.
+
+    Attributes:
+        steps: how many ended.
+        busy_s: seconds of them, each from when the device could begin it; what is left of the wall
+            clock's time is between steps.
+        decode_rows: sequences of all steps that took part with their last token.
+        prompt_tokens, cached_tokens: of sequences that began; the latter were not computed.
+    """
+
+    steps: int
+    busy_s: float
+    decode_rows: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    host_us: int
+
+
 class MeasuredEngine:
     """Runs prompts greedily for a fixed number of tokens and says how long it took.
 
@@ -34,77 +66,119 @@ class MeasuredEngine:
         ready: what the engine said once it could serve.
     """
 
-    def __init__(self, client: EngineClient, runner: asyncio.Runner) -> None:
+    def __init__(
+        self, client: EngineClient, runner: asyncio.Runner, steps: list[StepFinished] | None = None
+    ) -> None:
         assert client.ready is not None
         self.ready = client.ready
         self._client = client
         self._runner = runner
+        self._steps = [] if steps is None else steps
         self._limits = Limits(
             max_model_len=client.ready.max_model_len, vocab_size=client.ready.vocab_size
         )
 
-    def decode(self, prompts: Sequence[Sequence[int]], steps: int) -> float:
-        """Seconds for ``steps`` tokens of every prompt, from the last first token on."""
-        times = self._run(prompts, steps + 1)
-        return max(last for _, last in times) - max(first for first, _ in times)
+    @property
+    def kv_bytes_per_token(self) -> float:
+        """Bytes of the pool for one token of context."""
+        return self.ready.kv_bytes / (self.ready.total_pages * self.ready.page_size)
 
-    def decode_sample(self, prompts: Sequence[Sequence[int]], steps: int) -> DecodeSample:
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run what calls ``ask``."""
+        return self._runner.run(work)
+
+    def answers(self, prompts: Sequence[Prompt], max_tokens: int) -> list[Answer]:
+        """Send all prompts at once and wait for all answers."""
+
+        async def all_of_them() -> list[Answer]:
+            return await asyncio.gather(*(self.ask(prompt, max_tokens) for prompt in prompts))
+
+        return self.run(all_of_them())
+
+    async def ask(
+        self, prompt: Prompt, max_tokens: int, on_first: Callable[[], None] = lambda: None
+    ) -> Answer:
+        """Exactly ``max_tokens`` tokens after a prompt; ``on_first`` is called at the first."""
+        answer = Answer(time.perf_counter(), prompt_tokens=len(prompt))
+        params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+        request = GenerationRequest.validated(prompt, params, self._limits)  # type: ignore[arg-type]
+        with Generation(self._client, request) as generation:
+            while not generation.done:
+                news = await generation.next()
+                answer.arrivals.append(time.perf_counter())
+                if not answer.tokens:
+                    on_first()
+                for output in news:
+                    answer.tokens += len(output.token_ids)
+                    answer.token_ids += output.token_ids
+                    answer.cached_tokens = output.cached_tokens
+        return answer
+
+    def look(self) -> Callable[[], Work]:
+        """Begin to watch; the call returned says what was done since."""
+        begun, first = self._client.load, len(self._steps)
+
+        def done() -> Work:
+            now, steps = self._client.load, self._steps[first:]
+            return Work(
+                steps=len(steps),
+                busy_s=sum(step.seconds for step in steps),
+                decode_rows=sum(step.decode_rows for step in steps),
+                prompt_tokens=now.prompt_tokens - begun.prompt_tokens,
+                cached_tokens=now.cached_tokens - begun.cached_tokens,
+                output_tokens=now.output_tokens - begun.output_tokens,
+                host_us=now.host_us - begun.host_us,
+            )
+
+        return done
+
+    def decode(self, prompts: Sequence[Prompt], steps: int) -> float:
+        """Seconds for ``steps`` tokens of every prompt, from the last first token on."""
+        return self.decode_sample(prompts, steps).seconds
+
+    def decode_sample(self, prompts: Sequence[Prompt], steps: int) -> DecodeSample:
         """The same, with what the engine's loop itself did meanwhile."""
         begun: list[Load] = []
-        times = self._run(prompts, steps + 1, lambda: begun.append(self._client.load))
+
+        async def all_of_them() -> list[Answer]:
+            each = (self.ask(prompt, steps + 1, note) for prompt in prompts)
+            return await asyncio.gather(*each)
+
+        def note() -> None:
+            begun.append(self._client.load)
+
+        answers = self.run(all_of_them())
         before, after = begun[-1], self._client.load
         return DecodeSample(
-            seconds=max(last for _, last in times) - max(first for first, _ in times),
+            seconds=max(a.ended for a in answers) - max(a.arrivals[0] for a in answers),
             steps=after.steps - before.steps,
             host_us=after.host_us - before.host_us,
         )
 
-    def prefill(self, prompt: Sequence[int]) -> float:
+    def prefill(self, prompt: Prompt) -> float:
         """Seconds from submission to the first token."""
-        start = time.perf_counter()
-        ((first, _),) = self._run([prompt], 1)
-        return first - start
-
-    def _run(
-        self,
-        prompts: Sequence[Sequence[int]],
-        max_tokens: int,
-        on_first: Callable[[], None] = lambda: None,
-    ) -> list[tuple[float, float]]:
-        """When the first and the last token of each came; ``on_first`` is called at each first."""
-
-        async def all_of_them() -> list[tuple[float, float]]:
-            each = (self._one(prompt, max_tokens, on_first) for prompt in prompts)
-            return await asyncio.gather(*each)
-
-        return self._runner.run(all_of_them())
-
-    async def _one(
-        self, prompt: Sequence[int], max_tokens: int, on_first: Callable[[], None]
-    ) -> tuple[float, float]:
-        params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
-        request = GenerationRequest.validated(prompt, params, self._limits)
-        first = None
-        with Generation(self._client, request) as generation:
-            while not generation.done:
-                await generation.next()
-                if first is None:
-                    first = time.perf_counter()
-                    on_first()
-        assert first is not None
-        return first, time.perf_counter()
+        (answer,) = self.answers([prompt], 1)
+        return answer.ttft
 
 
 @contextmanager
 def measured_engine(plan: LaunchPlan) -> Iterator[MeasuredEngine]:
     """A running engine; stopped when the block is left. Use from the main thread."""
-    with asyncio.Runner() as runner:
-        client = EngineClient(plan.ipc)
+    steps: list[StepFinished] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, StepFinished):
+            steps.append(event)
+
+    events = EventStream(plan.front.served_model_name)
+    events.add(note)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        client = EngineClient(plan.ipc, events)
         runner.run(client.__aenter__())
         try:
             with start_engine(plan):
                 runner.run(client.wait_ready())
-                yield MeasuredEngine(client, runner)
+                yield MeasuredEngine(client, runner, steps)
         finally:
             runner.run(client.__aexit__())
 

@@ -29,11 +29,11 @@ _PACKAGES = (
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One comparison.
+    """One figure, and mostly what it is compared with.
 
     Attributes:
         what: what was measured.
-        ours, theirs: medians in ``unit``.
+        ours, theirs: medians in ``unit``; theirs None: there is nothing to compare with.
         versus: what ``theirs`` is of.
         ratio: of the two, so that more is better for us.
         bar: the ratio that we want to reach; None: only reported.
@@ -42,14 +42,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     unit: str
     ours: float
-    versus: str
-    theirs: float
-    ratio: float
+    versus: str = ""
+    theirs: float | None = None
+    ratio: float | None = None
     bar: float | None = None
 
     @property
     def reached(self) -> bool:
-        return self.bar is None or self.ratio >= self.bar
+        return self.bar is None or (self.ratio is not None and self.ratio >= self.bar)
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,12 +67,21 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     python: str
 
 
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens per second at one concurrency, as one user sees them and of the whole device."""
+
+    concurrency: int
+    per_user: float
+    per_device: float
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A whole run.
 
     Attributes:
         samples: every single measurement behind the medians, by name, in run order.
         notes: facts that belong to the figures.
+        points: of a plot of what a user gets against what the device does.
     """
 
     command: str
@@ -83,6 +92,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[Row]
     samples: dict[str, list[float]]
     notes: dict[str, str]
+    points: list[Point] = []
 
 
 def new_report(
@@ -91,6 +101,7 @@ def new_report(
     rows: Sequence[Row],
     samples: dict[str, list[float]],
     notes: dict[str, str],
+    points: Sequence[Point] = (),
 ) -> Report:
     """A report of now and here."""
     return Report(
@@ -102,6 +113,7 @@ def new_report(
         rows=list(rows),
         samples={name: [float(f"{x:.6g}") for x in taken] for name, taken in samples.items()},
         notes=notes,
+        points=list(points),
     )
 
 
@@ -155,6 +167,28 @@ def compare_rates(
     )
 
 
+def compare_times(
+    what: str,
+    *,
+    unit: str,
+    ours_s: Sequence[float],
+    theirs_s: Sequence[float],
+    versus: str,
+    bar: float | None = None,
+) -> Row:
+    """Medians of two times in milliseconds; less is better."""
+    ours, theirs = statistics.median(ours_s) * 1e3, statistics.median(theirs_s) * 1e3
+    return Row(
+        what=what,
+        unit=unit,
+        ours=round(ours, 3),
+        versus=versus,
+        theirs=round(theirs, 3),
+        ratio=round(theirs / ours, 4),
+        bar=bar,
+    )
+
+
 def save(report: Report, path: Path) -> None:
     """Write it as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -169,8 +203,9 @@ def show(report: Report) -> None:
         table.add_column(name, justify="right" if name in ("ratio", "ours", "theirs") else "left")
     for row in report.rows:
         mark = "" if row.bar is None else f">= {row.bar:g}{'' if row.reached else '  MISSED'}"
-        figures = (f"{row.ours:.4g}", f"{row.theirs:.4g}", row.versus, row.unit)
-        table.add_row(f"{row.ratio:.2f}", mark, row.what, *figures)
+        theirs = "" if row.theirs is None else f"{row.theirs:.4g}"
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        table.add_row(ratio, mark, row.what, f"{row.ours:.4g}", theirs, row.versus, row.unit)
     console = Console()
     console.print(table)
     for name, text in report.notes.items():

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""ts bench decode, prefill, agentic, suite: an engine alone, on the device that it takes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from tokenspeed.cli.bench_options import COUNT, check_option, finish, plot_option, save_option, say
+from tokenspeed.cli.options import engine_config, engine_options, model_folder
+from tokenspeed.config import EngineConfig
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+REPETITIONS = click.option("--repetitions", type=COUNT, default=3, show_default=True)
+
+
+def _counts(name: str, values: str, default: tuple[int, ...]) -> Callable[[Command], Command]:
+    return click.option(name, values, type=COUNT, multiple=True, default=default, show_default=True)
+
+
+_folder = click.argument("folder", callback=model_folder)
+_batches = _counts("--batch", "batches", (1, 8, 32, 128))
+_prompts = _counts("--tokens", "prompts", (2048, 8192, 32768))
+_prompt_tokens = click.option("--prompt-tokens", type=COUNT, default=1024, show_default=True)
+_steps = click.option("--steps", type=COUNT, default=256, show_default=True)
+_lockstep = click.option(
+    "--lockstep/--free",
+    default=True,
+    show_default=True,
+    help="Whether a turn begins when all answers of the one before have ended, or each user's own.",
+)
+
+
+def _turns(command: Command) -> Command:
+    """Options of the agentic workload; the defaults are those of the suite."""
+    for name, default, help_text in (
+        ("--output", 128, "Tokens of each answer."),
+        ("--added", 512, "New prompt tokens of a turn."),
+        ("--turns", 6, "Turns of each user."),
+        ("--history", 24 * 1024, "Tokens that each user has said before; cached at the start."),
+        ("--users", 8, "Users at once."),
+    ):
+        command = click.option(
+            name, type=COUNT, default=default, show_default=True, help=help_text
+        )(command)
+    return command
+
+
+@click.command()
+@_folder
+@_batches
+@click.option("--sweep", is_flag=True, help="Batches 1, 2, 4 to 128, for --plot.")
+@_prompt_tokens
+@_steps
+@REPETITIONS
+@engine_options
+@save_option
+@plot_option
+@check_option
+def decode(
+    folder: str,
+    batches: tuple[int, ...],
+    sweep: bool,
+    prompt_tokens: int,
+    steps: int,
+    repetitions: int,
+    save: Path | None,
+    plot: Path | None,
+    check: bool,
+    **options: Any,
+) -> None:
+    """Decode steps beside what weights and KV take to read, on the device that the engine takes.
+
+    With --load dummy a folder with a config.json alone will do: bench/configs/qwen3-8b.
+    """
+    from tokenspeed.bench.decode import SWEEP, run
+
+    config = engine_config(folder, options)
+    batches = SWEEP if sweep else batches
+    _check_room(config, max(batches), prompt_tokens + steps + 1)
+    report = run(
+        config,
+        batches=batches,
+        prompt_tokens=prompt_tokens,
+        steps=steps,
+        repetitions=repetitions,
+        progress=say,
+    )
+    finish(report, save, check, plot)
+
+
+@click.command()
+@_folder
+@_prompts
+@REPETITIONS
+@engine_options
+@save_option
+@check_option
+def prefill(
+    folder: str,
+    prompts: tuple[int, ...],
+    repetitions: int,
+    save: Path | None,
+    check: bool,
+    **options: Any,
+) -> None:
+    """Time to the first token of a prompt alone, beside what its operations take at least."""
+    from tokenspeed.bench.prefill import run
+
+    config = engine_config(folder, options)
+    _check_room(config, 1, max(prompts) + 1)
+    finish(run(config, tokens=prompts, repetitions=repetitions, progress=say), save, check)
+
+
+@click.command()
+@_folder
+@_batches
+@_prompts
+@_prompt_tokens
+@_steps
+@_turns
+@_lockstep
+@REPETITIONS
+@click.option(
+    "--bars",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help='JSON with milliseconds that are wanted: {"ms": {"decode_bs1": 4.4}, "fp8": {}}.',
+)
+@engine_options
+@save_option
+@check_option
+def suite(
+    folder: str,
+    batches: tuple[int, ...],
+    prompts: tuple[int, ...],
+    prompt_tokens: int,
+    steps: int,
+    lockstep: bool,
+    repetitions: int,
+    bars: Path | None,
+    save: Path | None,
+    check: bool,
+    **options: Any,
+) -> None:
+    """Decode, prefill and agentic work in one engine, with floors of the same run.
+
+    The file of --save is written after each part.
+    """
+    from tokenspeed.bench import suite as suites
+    from tokenspeed.bench.floors import Turns
+    from tokenspeed.bench.session import timed
+
+    turns = Turns(**{name: options.pop(name) for name in Turns.__dataclass_fields__})
+    work = suites.Workloads(batches, prompt_tokens, steps, prompts, turns, lockstep, repetitions)
+    config = engine_config(folder, options)
+    _check_room(config, max(*batches, turns.users), work.longest)
+    wanted = json.loads(bars.read_text()) if bars else {}
+    file = suites.File(save, config, "ts " + " ".join(sys.argv[1:]))
+    given = suites.measure(config, work, timed(say), file.write)
+    suites.show("as configured", given, wanted.get("ms", {}))
+    if check and suites.missed(given, wanted.get("ms", {})):
+        sys.exit(1)
+
+
+def _check_room(config: EngineConfig, sequences: int, tokens: int) -> None:
+    """UsageError when the workload does not fit what the engine is told to serve."""
+    if sequences > config.max_num_seqs:
+        raise click.UsageError(
+            f"{sequences} requests at once need --max-num-seqs {sequences} or more"
+        )
+    longest = config.max_model_len
+    if longest is not None and tokens > longest:
+        raise click.UsageError(f"{tokens} tokens need --max-model-len {tokens} or more")
