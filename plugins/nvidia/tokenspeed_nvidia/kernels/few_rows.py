@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: The TokenSpeed authors
 """linear@1 and add_norm_linear@1 for few rows: what counts is how fast weights are read.
 
-    1-2 rows   a program multiplies one weight row by x, its first columns loaded before x is there
-    3-64 rows  a program multiplies 64 weight rows by all of x on the matrix units. Weights are the
+    1 row      a program multiplies one weight row by x, its first columns loaded before x is there
+    2-64 rows  a program multiplies 64 weight rows by all of x on the matrix units. Weights are the
                first operand, so that their rows fill the instruction's 64 lines; the few rows of x
                are its columns. Where that gives too few programs for the GPU, K is split, and the
                last program to arrive adds the parts up in a fixed order.
@@ -28,9 +28,15 @@ import triton.language as tl
 from tokenspeed_sdk.contracts.kernel import CallSite
 
 from tokenspeed_nvidia.kernels.norm import add_rms_norm_into
-from tokenspeed_nvidia.kernels.pdl import has_pdl, options, start_dependents, wait_for_inputs
+from tokenspeed_nvidia.kernels.pdl import (
+    has_pdl,
+    options,
+    prefetch,
+    start_dependents,
+    wait_for_inputs,
+)
 
-VECTOR_ROWS = 2
+VECTOR_ROWS = 1
 """Up to so many rows the matrix units gain nothing."""
 
 CHUNK = 2048
@@ -40,6 +46,9 @@ LINES = 64
 """Weight rows of a tile: as many as the matrix instruction takes."""
 
 BLOCK_K = 128
+
+LINE: tl.constexpr = tl.constexpr(64)
+"""16-bit numbers in a line of the L2 cache."""
 
 FEWEST_COLUMNS = 16
 """Rows of x in a tile, at least: with 8, Triton falls back to the matrix instruction of a warp."""
@@ -66,8 +75,8 @@ def load_row(weight, start, width, CHUNK: tl.constexpr, EVEN: tl.constexpr):
 @triton.jit
 def multiply_row(
     out, x, weight, bias, rows, n, x_stride, w_stride, out_stride,
-    K: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, EVEN: tl.constexpr,
-    HAS_BIAS: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
+    K: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, AHEAD: tl.constexpr,
+    EVEN: tl.constexpr, HAS_BIAS: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One output feature for all rows; a gated one from rows ``program`` and ``program + n``."""
     start_dependents(PDL)
@@ -77,6 +86,11 @@ def multiply_row(
     second = first
     if GATED:
         second = load_row(weight + (feature + n) * w_stride, 0, K, CHUNK, EVEN)
+    if AHEAD > 0:
+        line = tl.minimum(CHUNK + LINE * tl.arange(0, AHEAD), K - 1)
+        prefetch(weight + feature * w_stride + line, PDL)
+        if GATED:
+            prefetch(weight + (feature + n) * w_stride + line, PDL)
     wait_for_inputs(PDL)
     sums = tl.zeros([ROWS, CHUNK], tl.float32)
     gates = tl.zeros([ROWS, CHUNK], tl.float32)
@@ -167,22 +181,12 @@ def store_tile(
 
 
 @triton.jit
-def multiply_rows(
-    out, x, weight, bias, parts, arrivals, rows, n, x_stride, w_stride, out_stride, share,
-    K: tl.constexpr, ROWS: tl.constexpr, LINES: tl.constexpr, BLOCK_K: tl.constexpr,
-    SPLIT: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr,
-    HAS_BIAS: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
+def finish_tile(
+    out, total, bias, parts, arrivals, tile, part, rows, n, out_stride,
+    ROWS: tl.constexpr, LINES: tl.constexpr, SPLIT: tl.constexpr,
+    HAS_BIAS: tl.constexpr, GATED: tl.constexpr,
 ):  # fmt: skip
-    """A tile of weight rows over one of SPLIT equal shares of K."""
-    start_dependents(PDL)
-    tile, part = tl.program_id(0), tl.program_id(1)
-    at, used = weight_rows(tile, n, LINES, GATED)
-    wait_for_inputs(PDL)
-    total = multiply_tile(
-        x, weight, at, used, rows, x_stride, w_stride,
-        part * share, tl.minimum((part + 1) * share, K),
-        K, ROWS, LINES, BLOCK_K, EVEN, STAGES,
-    )  # fmt: skip
+    """The outputs of a tile, once the sums over all SPLIT shares of K are there."""
     if SPLIT == 1:
         store_tile(out, total, bias, tile, rows, n, out_stride, ROWS, LINES, HAS_BIAS, GATED)
     else:
@@ -197,6 +201,33 @@ def multiply_rows(
                 total += tl.load(parts + other * LINES * ROWS + place, cache_modifier=".cg")
             store_tile(out, total, bias, tile, rows, n, out_stride, ROWS, LINES, HAS_BIAS, GATED)
             tl.store(arrivals + tile, 0)  # ready for the next launch
+
+
+@triton.jit
+def multiply_rows(
+    out, x, weight, bias, parts, arrivals, rows, n, x_stride, w_stride, out_stride, share,
+    K: tl.constexpr, ROWS: tl.constexpr, LINES: tl.constexpr, BLOCK_K: tl.constexpr,
+    SPLIT: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
+    HAS_BIAS: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """A tile of weight rows over one of SPLIT equal shares of K."""
+    start_dependents(PDL)
+    tile, part = tl.program_id(0), tl.program_id(1)
+    at, used = weight_rows(tile, n, LINES, GATED)
+    if AHEAD > 0:
+        line = tl.minimum(part * share + LINE * tl.arange(0, AHEAD), K - 1)
+        inside = tl.where(used, at, 0).to(tl.int64)
+        prefetch(weight + inside[:, None] * w_stride + line[None, :], PDL)
+    wait_for_inputs(PDL)
+    total = multiply_tile(
+        x, weight, at, used, rows, x_stride, w_stride,
+        part * share, tl.minimum((part + 1) * share, K),
+        K, ROWS, LINES, BLOCK_K, EVEN, STAGES,
+    )  # fmt: skip
+    finish_tile(
+        out, total, bias, parts, arrivals, tile, part, rows, n, out_stride,
+        ROWS, LINES, SPLIT, HAS_BIAS, GATED,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -231,18 +262,17 @@ class Tiling:
     Attributes:
         split: shares of K.
         stages: blocks of weights in flight.
+        ahead: cache lines of each weight row that travel before x is there.
     """
 
     split: int
     stages: int
+    ahead: int
 
 
 def choose_tiling(rows: int, tiles: int, k: int, gate: bool) -> Tiling:
-    """Splits only what has too few tiles to fill 132 multiprocessors, by two where one tile of x is
-    large, and keeps shares long."""
-    most = 4 if rows <= 8 else 2
-    fits = [split for split in (2, 4) if split <= most and k >= split * 1024]
-    split = fits[-1] if fits and tiles < 80 else 1
+    """K is split where there are too few tiles to fill 132 multiprocessors and shares stay long."""
+    split = 2 if tiles < 80 and k >= 2 * 2048 else 1
     return Tiling(split, stages=4 if gate or rows > 32 else 6)
 
 
@@ -253,6 +283,7 @@ def few_rows_linear(
     *,
     gate: bool = False,
     pdl: bool = False,
+    tiling: Tiling | None = None,
 ) -> torch.Tensor:
     """x [T, K] times weight [N, K]; with ``gate``, silu of the first N/2 features times the others.
 
@@ -269,21 +300,22 @@ def few_rows_linear(
     shared = {"K": k, "HAS_BIAS": bias is not None, "GATED": gate, "PDL": pdl, **options(pdl)}
     if rows <= VECTOR_ROWS:
         chunk = min(CHUNK, triton.next_power_of_2(k))
+        ahead = triton.next_power_of_2(k - chunk) // LINE.value if k > chunk else 0
         multiply_row[(n,)](
             out, x, weight, bias, rows, n, *strides, n,
-            ROWS=rows, CHUNK=chunk, EVEN=k % chunk == 0, num_warps=4, **shared,
+            ROWS=rows, CHUNK=chunk, AHEAD=ahead, EVEN=k % chunk == 0, num_warps=4, **shared,
         )  # fmt: skip
         return out
     rows_pad = max(FEWEST_COLUMNS, triton.next_power_of_2(rows))
     tiles = triton.cdiv(n, LINES // 2 if gate else LINES)
-    tiling = choose_tiling(rows, tiles, k, gate)
+    tiling = tiling or choose_tiling(rows, tiles, k, gate)
     share = triton.cdiv(triton.cdiv(k, tiling.split), BLOCK_K) * BLOCK_K
     held = tiles * tiling.split * LINES * rows_pad if tiling.split > 1 else 1
     parts = scratch(x.device, held, tiles)
     multiply_rows[(tiles, tiling.split)](
         out, x, weight, bias, parts.parts, parts.arrivals, rows, n, *strides, n, share,
         ROWS=rows_pad, LINES=LINES, BLOCK_K=BLOCK_K, SPLIT=tiling.split, EVEN=k % BLOCK_K == 0,
-        STAGES=tiling.stages, num_warps=4, **shared,
+        STAGES=tiling.stages, AHEAD=tiling.ahead, num_warps=4, **shared,
     )  # fmt: skip
     return out
 
