@@ -8,7 +8,7 @@ kernels. There is no global table: a model asks a resolver while it is built, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
@@ -145,3 +145,21 @@ class KernelResolver(Protocol):
 
     def bind(self, site: CallSite) -> Binding:
         """The chosen kernel. LookupError names the op, the site and every refusal."""
+
+
+@runtime_checkable
+class FusingResolver(KernelResolver, Protocol):
+    """A resolver that is also asked for sites that do the work of several ops in one launch."""
+
+    def bind_fused(self, site: CallSite, parts: Collection[str]) -> Binding | None:
+        """The kernel of a site that stands for calls of ``parts``; None leaves them as they are.
+
+        None where nothing but the reference would serve the site, where the site's op is pinned to
+        the reference, and where one of ``parts`` is pinned: what a user names is what runs.
+
+        Args:
+            parts: names of ops, such as "linear@1".
+
+        Raises:
+            LookupError: the site's op is pinned to a kernel that does not serve the site.
+        """

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
@@ -14,7 +14,8 @@ from tokenspeed_sdk.contracts.model import CacheGroup
 from tokenspeed_sdk.modeling.batch import ForwardBatch
 from tokenspeed_sdk.modeling.compiler import compile_graph
 from tokenspeed_sdk.modeling.context import BuildContext
-from tokenspeed_sdk.modeling.graph import Graph
+from tokenspeed_sdk.modeling.fusion import fuse
+from tokenspeed_sdk.modeling.graph import Graph, Step
 from tokenspeed_sdk.modeling.layer import Layer
 from tokenspeed_sdk.modeling.layers.embedding import Head
 from tokenspeed_sdk.modeling.rows import split_rows
@@ -76,10 +77,9 @@ class CausalLM(ABC, Generic[Config]):
         self.context = context
         graph = Graph(INPUTS, OUTPUT)
         self._head = self.define(graph)
-        self.program = compile_graph(graph, context.mesh)
+        self.program = compile_graph(fuse(graph, context), context.mesh)
         self._run = self.program.run
-        steps = self.program.steps
-        self._layers: list[Layer] = [*dict.fromkeys(step.layer for step in steps), self._head]
+        self._layers: list[Layer] = [*_layers(graph.steps), self._head]
         self._prepared = False
 
     def weight_map(self) -> WeightMap:
@@ -105,7 +105,8 @@ class CausalLM(ABC, Generic[Config]):
         if self._prepared:
             raise RuntimeError("prepare() packs the weights once; it was called before")
         self._prepared = True
-        for layer in self._layers:
+        fused = [layer for layer in _layers(self.program.steps) if layer not in self._layers]
+        for layer in [*fused, *self._layers]:  # fused ones want the plain weights of their parts
             layer.pack_weights()
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
@@ -116,6 +117,11 @@ class CausalLM(ABC, Generic[Config]):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, hidden] -> [rows, vocabulary], float32."""
         return self._head.run(hidden)
+
+
+def _layers(steps: Iterable[Step]) -> list[Layer]:
+    """The layers of some steps, each once."""
+    return list(dict.fromkeys(step.layer for step in steps))
 
 
 def _check_mapped(layers: Sequence[Layer], weights: WeightMap) -> None:

@@ -4,9 +4,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from tokenspeed_sdk.contracts.kernel import Binding, CallSite, KernelResolver, Trait
+from tokenspeed_sdk.contracts.kernel import (
+    Binding,
+    CallSite,
+    FusingResolver,
+    KernelResolver,
+    Trait,
+)
 from tokenspeed_sdk.contracts.platform import Capabilities
 
 
@@ -44,3 +51,17 @@ class BuildContext:
         """The kernel for one call site."""
         site = CallSite(op, layer, self.dtype, self.device, traits, self.role)
         return self.kernels.bind(site)
+
+    def bind_fused(
+        self,
+        op: str,
+        layer: str,
+        parts: Collection[str],
+        traits: Mapping[str, Trait],
+        rows: tuple[int, int | None] = (1, None),
+    ) -> Binding | None:
+        """The kernel for a site that does the work of the ops ``parts``; None: call those."""
+        if not isinstance(self.kernels, FusingResolver):
+            return None
+        site = CallSite(op, layer, self.dtype, self.device, traits, self.role, rows)
+        return self.kernels.bind_fused(site, parts)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from tokenspeed_sdk.contracts.kernel import Binding, CallSite
@@ -11,7 +12,17 @@ from tokenspeed_sdk.ops.catalog import OPS
 
 
 class ReferenceResolver:
-    """A KernelResolver for tests and for authors who have no kernel yet."""
+    """A KernelResolver for tests and for authors who have no kernel yet.
+
+    Args:
+        fuse: whether the references of fused ops serve, too. They are no faster than their parts:
+            for tests of what a model does with them.
+    """
+
+    _fuse = False  # for a subclass that does not call __init__
+
+    def __init__(self, *, fuse: bool = False) -> None:
+        self._fuse = fuse
 
     def bind(self, site: CallSite) -> Binding:
         """The reference of the op.
@@ -27,6 +38,10 @@ class ReferenceResolver:
                 f"use one of {', '.join(OPS)}"
             )
         return Binding("reference", op.bind_reference(site), _plain)
+
+    def bind_fused(self, site: CallSite, parts: Collection[str]) -> Binding | None:
+        """None, unless it was made to fuse. Raises as ``bind``."""
+        return self.bind(site) if self._fuse else None
 
 
 def _plain(weight: Any) -> Any:

@@ -255,3 +255,26 @@ def test_a_fused_op_that_is_pinned_to_a_misfit_is_refused(plugins):
     registry = registry_of(plugins, Linear("gemv", gemv), pins={"linear@1": "gemv"})
     with pytest.raises(LookupError, match='pinned kernel "gemv" does not serve'):
         registry.bind_fused(SITE, ("rms_norm@1",))
+
+
+def test_a_pin_to_the_reference_switches_a_fused_op_off_and_met_its_call(plugins):
+    registry = registry_of(plugins, Linear("gemm", gemm), pins={"linear@1": "reference"})
+    assert registry.bind_fused(SITE, ("rms_norm@1",)) is None
+    registry.check_pins()
+
+
+def test_a_fused_op_whose_kernel_cannot_be_bound_stays_in_parts(plugins):
+    class Broken(Linear):
+        def bind(self, site):
+            raise RuntimeError("no room")
+
+    registry = registry_of(plugins, Broken("gemm", gemm))
+    assert registry.bind_fused(SITE, ("rms_norm@1",)) is None
+    assert registry.bound == []
+
+
+def test_both_sides_of_a_site_with_a_bound_are_sampled(plugins):
+    """Beyond its rows something else is called: the parts of a fused layer."""
+    registry = registry_of(plugins, Linear("gemm", gemm))
+    registry.bind_fused(replace(SITE, rows=(1, 32)), ("rms_norm@1",))
+    assert {1, 33} <= set(registry.row_samples())

@@ -131,6 +131,7 @@ class KernelRegistry:
         self.refused: list[Decision] = []
         self._pins = dict(pins)
         self._checks = ResultChecks(check_results)
+        self._in_parts: set[str] = set()  # fused ops that a pin switches off
         self._warned: set[tuple[str, str]] = set()
         self._providers: list[tuple[Planned, frozenset[str]]] = []
         self._candidates: dict[str, list[Candidate]] = {
@@ -162,13 +163,20 @@ class KernelRegistry:
                 ruled_out[failed.judged.candidate.name] = failed.judged
 
     def bind_fused(self, site: CallSite, parts: Collection[str]) -> Binding | None:
-        """See the sdk's FusingResolver. NoKernelError: the site's op is pinned to a misfit."""
-        pin = self._pins.get(site.op)
-        if pin == REFERENCE or any(part in self._pins for part in parts):
+        """See the sdk's FusingResolver. NoKernelError: the site's op is pinned to a misfit.
+
+        A site that stays in parts is not noted.
+        """
+        if self._pins.get(site.op) == REFERENCE:
+            self._in_parts.add(site.op)
             return None
-        if pin is None and not self._served(site):
+        if any(part in self._pins for part in parts):
             return None
-        return self.bind(site)
+        binding = self.bind(site)
+        if any(decision.chosen == REFERENCE for decision in self.bound[-1].decisions):
+            self.bound.pop()
+            return None
+        return binding
 
     def checked_results(
         self, doing: Callable[[str], None] = lambda what: None
@@ -182,12 +190,12 @@ class KernelRegistry:
 
     def row_samples(self) -> tuple[int, ...]:
         """Numbers of rows that together call every kernel that was chosen."""
-        depends = any(len(bound.decisions) > 1 for bound in self.bound)
+        depends = any(len(b.decisions) > 1 or b.site.rows != (1, None) for b in self.bound)
         return tuple(low for low, _ in by_rows.BUCKETS) if depends else (1,)
 
     def check_pins(self) -> None:
         """Call once the model is built. UnknownNameError: a pin whose op the model never calls."""
-        ops = {bound.site.op for bound in self.bound}
+        ops = {bound.site.op for bound in self.bound} | self._in_parts
         for op, kernel in self._pins.items():
             if op not in ops:
                 raise UnknownNameError(
@@ -265,14 +273,6 @@ class KernelRegistry:
         if len(parts) > 1:
             return _by_rows(ranges, parts, calls)
         return Binding(parts[0].name, calls[0], parts[0].packing)
-
-    def _served(self, site: CallSite) -> bool:
-        """Whether a kernel other than the reference takes every number of rows of a site."""
-        real = [c for c in self._candidates.get(site.op, []) if c.name != REFERENCE]
-        return all(
-            any(judge(candidate, replace(site, rows=rows)).score is not None for candidate in real)
-            for rows in by_rows.buckets(site.rows)
-        )
 
     def _merge(self, run: Sequence[_Part]) -> Sequence[_Part]:
         """The buckets as one part, if the kernel takes them together, so that it is bound once."""

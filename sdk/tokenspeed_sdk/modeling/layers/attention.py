@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from tokenspeed_sdk.contracts.kernel import BoundKernel, PlannedKernel
+from tokenspeed_sdk.contracts.kernel import BoundKernel, PlannedKernel, Trait
 from tokenspeed_sdk.contracts.model import CacheGroup
 from tokenspeed_sdk.modeling.context import BuildContext
 from tokenspeed_sdk.modeling.layer import Layer
@@ -43,6 +43,10 @@ class Attention(Layer):
 
     Writes keys and values into the cache, then attends: decode rows, which come first in a batch,
     with one kernel, prefill rows with the other. ``scale`` is ``head_dim ** -0.5`` unless given.
+
+    Attributes:
+        write_op: the op that it writes with.
+        traits: of its sites.
     """
 
     def __init__(
@@ -57,22 +61,14 @@ class Attention(Layer):
         scale: float | None = None,
     ) -> None:
         super().__init__(name, (Shard(1), Shard(1), Shard(1), Replicate()), (Shard(1),))
-        page_size = context.page_size
         self._cache = cache
         self._scale = head_dim**-0.5 if scale is None else scale
-        self._write = context.bind(
-            "kv_write@1", name, kv_heads=kv_heads, head_dim=head_dim, page_size=page_size
-        ).call
+        self.write_op = "kv_write@1"
+        kv = {"kv_heads": kv_heads, "head_dim": head_dim, "page_size": context.page_size}
+        self.traits: Mapping[str, Trait] = {"heads": heads, **kv}
+        self._write = context.bind(self.write_op, name, **kv).call
         prefill, decode = (
-            context.bind(
-                op,
-                name,
-                heads=heads,
-                kv_heads=kv_heads,
-                head_dim=head_dim,
-                page_size=page_size,
-                window=None,
-            ).call
+            context.bind(op, name, **self.traits, window=None).call
             for op in ("attention_prefill@1", "attention_decode@1")
         )
         self._prefill, self._planned_prefill = prefill, _planned(prefill)
@@ -80,11 +76,17 @@ class Attention(Layer):
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: Rows) -> torch.Tensor:
         batch = rows.batch
-        view = batch.caches[self._cache.group]
-        cache = (view.keys[self._cache.index], view.values[self._cache.index], view.page_table)
-        self._write(k, v, *cache, batch.token_slot, batch.positions)
-        out = self._attend(q, cache, rows)
-        return out.flatten(1)
+        self._write(k, v, *self.cache(rows), batch.token_slot, batch.positions)
+        return self.attend(q, rows)
+
+    def cache(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Keys and values of its layer, and the page table, in the order in which ops take them."""
+        view = rows.batch.caches[self._cache.group]
+        return view.keys[self._cache.index], view.values[self._cache.index], view.page_table
+
+    def attend(self, q: torch.Tensor, rows: Rows) -> torch.Tensor:
+        """``run`` once the batch's keys and values are in the cache."""
+        return self._attend(q, self.cache(rows), rows).flatten(1)
 
     def _attend(self, q: torch.Tensor, cache: tuple[torch.Tensor, ...], rows: Rows) -> torch.Tensor:
         if rows.prefill is None and rows.decode is not None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import torch
 
+from tokenspeed_sdk.contracts.kernel import Trait
 from tokenspeed_sdk.modeling.context import BuildContext
 from tokenspeed_sdk.modeling.dtypes import torch_dtype
 from tokenspeed_sdk.modeling.layer import Layer
@@ -43,12 +44,19 @@ class Linear(Layer):
         super().__init__(name, (self.takes_placement,), (self.gives_placement,))
         self._sources = {name: n} if isinstance(n, int) else _beside(name, n)
         n = sum(self._sources.values())
-        binding = context.bind("linear@1", name, n=n, k=k, bias=bias)
+        self.op = "linear@1"
+        self.traits: Mapping[str, Trait] = {"n": n, "k": k, "bias": bias}
+        binding = context.bind(self.op, name, **self.traits)
         dtype, device = torch_dtype(context.dtype), context.torch_device
         self.weight = torch.empty(n, k, dtype=dtype, device=device)
         self.bias = torch.empty(n, dtype=dtype, device=device) if bias else None
         self._linear = binding.call
         self._pack = binding.pack_weight
+
+    @property
+    def weights(self) -> tuple[torch.Tensor, ...]:
+        """What its op takes between the input and the bias; the first is what kernels pack."""
+        return (self.weight,)
 
     def run(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self._linear(x, self.weight, self.bias)

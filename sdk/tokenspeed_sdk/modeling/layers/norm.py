@@ -19,11 +19,11 @@ class RMSNorm(Layer):
     def __init__(self, context: BuildContext, name: str, *, hidden: int, eps: float) -> None:
         super().__init__(name, (Replicate(),), (Replicate(),))
         self.weight = _norm_weight(context, hidden)
-        self._eps = eps
+        self.eps = eps
         self._norm = context.bind("rms_norm@1", name, hidden=hidden).call
 
     def run(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self._norm(x, self.weight, self._eps)
+        out: torch.Tensor = self._norm(x, self.weight, self.eps)
         return out
 
     def map_weights(self, weights: WeightMap) -> None:
@@ -36,11 +36,11 @@ class AddRMSNorm(Layer):
     def __init__(self, context: BuildContext, name: str, *, hidden: int, eps: float) -> None:
         super().__init__(name, (Replicate(), Replicate()), (Replicate(), Replicate()))
         self.weight = _norm_weight(context, hidden)
-        self._eps = eps
+        self.eps = eps
         self._norm = context.bind("add_rms_norm@1", name, hidden=hidden).call
 
     def run(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._norm(x, residual, self.weight, self._eps), residual
+        return self._norm(x, residual, self.weight, self.eps), residual
 
     def map_weights(self, weights: WeightMap) -> None:
         weights.add(f"{self.name}.weight", self.weight)

@@ -30,10 +30,17 @@ class Rope(Layer):
         head_dim: int,
     ) -> None:
         super().__init__(name, (Shard(1), Shard(1), Replicate()), (Shard(1), Shard(1)))
+        self.rotary = rope.rotary
+        self.interleaved = rope.interleaved
         self._table = table
         self._rope = context.bind(
             "rope@1", name, head_dim=head_dim, rotary=rope.rotary, interleaved=rope.interleaved
         ).call
+
+    @property
+    def table(self) -> torch.Tensor:
+        """As ``rope_table`` makes it."""
+        return self._table
 
     def run(
         self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor
