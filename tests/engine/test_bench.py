@@ -1,53 +1,93 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""``ts bench decode``, ``prefill``, ``agentic`` and ``suite`` on a tiny model: seconds each."""
+"""``ts bench decode``, ``prefill``, ``agentic`` and ``suite`` on a tiny model.
+
+An engine takes seconds to start: all but the suite share one.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tokenspeed.bench import agentic, decode, prefill, published
+from tokenspeed.bench.engine import MeasuredEngine
+from tokenspeed.bench.session import Session, session
 from tokenspeed.cli.bench import bench
+from tokenspeed.config import EngineConfig
 
 ENGINE = ("--platform", "cpu", "--threads", "1", "--load", "dummy", "--kv-pages", "200")
 TURNS = ("--users", "2", "--history", "64", "--turns", "2", "--added", "16", "--output", "8")
+HIT = (64 + 87) / (80 + 104)
+"""The cache has the history, and then the first turn but its last token."""
 
 
-def run(*arguments: object) -> str:
-    result = CliRunner().invoke(bench, [str(each) for each in arguments])
-    assert result.exit_code == 0, result.output
-    return result.output
+@pytest.fixture(scope="module")
+def running(tiny_llama: Path) -> Iterator[Session]:
+    config = EngineConfig(
+        model=str(tiny_llama), platform="cpu", threads=1, load="dummy", kv_pages=200
+    )
+    with session(
+        config, rows=(1, 2, 3), prompts=(48, 64, 96), repetitions=2, progress=lambda text: None
+    ) as it:
+        yield it
+
+
+@pytest.fixture
+def shared(running: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that want an engine get the one that runs."""
+
+    @contextmanager
+    def whole(*_: Any, **__: Any) -> Iterator[Session]:
+        yield running
+
+    @contextmanager
+    def engine(*_: Any) -> Iterator[MeasuredEngine]:
+        yield running.engine
+
+    for module in (decode, prefill, agentic):
+        monkeypatch.setattr(module, "session", whole)
+    monkeypatch.setattr(published, "measured_engine", engine)
 
 
 def saved(folder: Path, *arguments: object) -> dict[str, Any]:
     file = folder / "report.json"
-    run(*arguments, *ENGINE, "--save", file)
+    command = [*map(str, arguments), *ENGINE, "--save", str(file)]
+    result = CliRunner().invoke(bench, command, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
     report: dict[str, Any] = json.loads(file.read_text())
     return report
 
 
+@pytest.mark.usefixtures("shared")
 def test_decode(tiny_llama: Path, tmp_path: Path) -> None:
     work = ("--batch", 1, "--batch", 3, "--prompt-tokens", 40, "--steps", 12, "--repetitions", 2)
-    report = saved(tmp_path, "decode", tiny_llama, *work)
+    plot = tmp_path / "plot.png"
+    report = saved(tmp_path, "decode", tiny_llama, *work, "--plot", plot)
     assert [(row["what"], row["versus"]) for row in report["rows"]] == [
         (f"decode, batch {batch}", versus)
         for batch in (1, 3)
         for versus in ("floor", "linears alone")
     ]
     assert all(row["ours"] > row["theirs"] > 0 for row in report["rows"])
-    assert {len(values) for values in report["samples"].values()} == {2}
+    assert {len(report["samples"][f"step {batch}"]) for batch in (1, 3)} == {2}
     layers, head = 2, 97 * 32
     weights = layers * (32 * 64 + 32 * 32 + 3 * 32 * 64) + head  # qkv, output, MLP
     assert report["notes"]["linears alone"] == f"{weights * 4 / 1e9:.4g} GB read in a pass"
     assert all(0 < value < 1e5 for value in report["samples"]["host us 3"])
+    assert [point["concurrency"] for point in report["points"]] == [1, 3]
     for point in report["points"]:
         per_user = point["per_device"] / point["concurrency"]
         assert point["per_user"] == pytest.approx(per_user, rel=1e-3)
+    assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.usefixtures("shared")
 def test_prefill(tiny_llama: Path, tmp_path: Path) -> None:
     work = ("--tokens", 48, "--tokens", 96, "--repetitions", 3)
     report = saved(tmp_path, "prefill", tiny_llama, *work)
@@ -56,12 +96,42 @@ def test_prefill(tiny_llama: Path, tmp_path: Path) -> None:
     assert len(report["samples"]["prefill 96"]) == 3
 
 
+@pytest.mark.usefixtures("shared")
+@pytest.mark.parametrize("users", ["--lockstep", "--free"])
+def test_agentic(tiny_llama: Path, tmp_path: Path, users: str) -> None:
+    report = saved(tmp_path, "agentic", tiny_llama, *TURNS, users, "--repetitions", 2)
+    total, hit, *latencies = report["rows"]
+    assert total["ours"] > total["theirs"] > 0
+    assert hit["ours"] / 100 == pytest.approx(HIT, abs=0.02)
+    assert len(latencies) == 6
+    assert all(row["ours"] > 0 for row in latencies)
+    assert ("lockstep" in report["notes"]["users"]) == (users == "--lockstep")
+
+
+@pytest.mark.usefixtures("shared")
+def test_the_published_form(tiny_llama: Path, tmp_path: Path) -> None:
+    work = ("--published", "--scale", 0.003, "--concurrency", 1, "--concurrency", 2)
+    report = saved(tmp_path, "agentic", tiny_llama, *work)
+    rows = {row["what"]: row["ours"] for row in report["rows"]}
+    assert len(rows) == 8
+    assert 0 < rows["hit rate, concurrency 2"] < 100
+    assert rows["tokens per iteration, concurrency 1"] == pytest.approx(1, abs=0.05)
+    assert all(
+        rows[f"tps/gpu, concurrency {n}"] > rows[f"tps/user, concurrency {n}"] for n in (1, 2)
+    )
+    assert [point["concurrency"] for point in report["points"]] == [1, 2]
+
+
 def test_suite_writes_what_the_file_promises(tiny_llama: Path, tmp_path: Path) -> None:
-    bars = tmp_path / "bars.json"
+    bars, file = tmp_path / "bars.json", tmp_path / "suite.json"
     bars.write_text(json.dumps({"ms": {"decode_bs1": 1e6, "prefill_48": 1e-6}}))
     work = ("--batch", 1, "--batch", 2, "--prompt-tokens", 40, "--steps", 12, "--tokens", 48)
-    command = ("suite", tiny_llama, *work, *TURNS, "--repetitions", 3, "--bars", bars)
-    report = saved(tmp_path, *command)
+    options = (*TURNS, "--repetitions", 3, "--bars", bars, "--check", *ENGINE, "--save", file)
+    command = [str(each) for each in ("suite", tiny_llama, *work, *options)]
+    result = CliRunner().invoke(bench, command, catch_exceptions=False)
+    assert result.exit_code == 1  # a bar is missed
+    assert result.output.count("MISSED") == 1
+    report = json.loads(file.read_text())
     keys = {"decode_bs1", "decode_bs2", "prefill_48", "agentic_2x64_2turns"}
     assert set(report["ms"]) == set(report["floor_ms"]) == keys
     assert all(report["ms"][key] > report["floor_ms"][key] > 0 for key in keys)
@@ -70,28 +140,23 @@ def test_suite_writes_what_the_file_promises(tiny_llama: Path, tmp_path: Path) -
     assert {len(samples) for samples in details["samples_ms"].values()} == {3}
     assert set(details["host_us"]) == {"decode_bs1", "decode_bs2"}
     assert details["kv_bytes_per_token"] == pytest.approx(2 * 2 * 2 * 8 * 4, rel=0.01)
-    played = details["agentic"]
-    assert len(played) == 3
-    # Of 80 and 104 tokens, the cache had the history, and then the first turn but its last token.
-    assert all(each["hit_rate"] == pytest.approx((64 + 87) / 184, abs=0.1) for each in played)
-
-
-def test_suite_says_what_is_missed(tiny_llama: Path, tmp_path: Path) -> None:
-    bars = tmp_path / "bars.json"
-    bars.write_text(json.dumps({"ms": {"decode_bs1": 1e-6}}))
-    work = ("--batch", 1, "--prompt-tokens", 16, "--steps", 4, "--tokens", 16, *TURNS)
-    command = ["suite", str(tiny_llama), *map(str, work), "--repetitions", "1", *ENGINE]
-    result = CliRunner().invoke(bench, [*command, "--bars", str(bars), "--check"])
-    assert result.exit_code == 1
-    assert "MISSED" in result.output
+    assert [each["hit_rate"] for each in details["agentic"]] == pytest.approx([HIT] * 3, abs=0.02)
 
 
 def test_what_does_not_fit_is_said_before_anything_starts(tiny_llama: Path) -> None:
     for arguments, said in (
         (("decode", "--max-num-seqs", "4"), "128 requests at once need --max-num-seqs 128"),
         (("prefill", "--max-model-len", "64"), "32769 tokens need --max-model-len 32769"),
+        (("agentic", "--plot", "a.png"), "give --published too"),
     ):
         command, *options = arguments
         result = CliRunner().invoke(bench, [command, str(tiny_llama), *options])
         assert result.exit_code == 2
         assert said in result.output
+
+
+def test_a_plot_says_what_it_needs(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokenspeed.bench.plot.can_draw", lambda: False)
+    result = CliRunner().invoke(bench, ["decode", str(tiny_llama), "--plot", "a.png"])
+    assert result.exit_code == 2
+    assert "pip install matplotlib" in result.output

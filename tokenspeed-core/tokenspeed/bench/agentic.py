@@ -1,112 +1,107 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Users who come back: each turn sends the whole conversation again, with some new tokens.
-
-Each user has a history of its own. In lockstep all send a turn when the slowest answer of the turn
-before has ended, as a batch job would; otherwise each sends its next turn when its own answer has.
-"""
+"""Turns of users with long histories of their own, which are cached when the clock starts."""
 
 from __future__ import annotations
 
-import asyncio
-import time
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tokenspeed.bench.answers import Answer
-from tokenspeed.bench.engine import MeasuredEngine, Work
+from tokenspeed.bench.answers import latencies
 from tokenspeed.bench.floors import Turns
 from tokenspeed.bench.prompts import random_prompt
+from tokenspeed.bench.report import Report, Row, compare_times, new_report
+from tokenspeed.bench.session import Progress, session
+from tokenspeed.bench.turns import Conversation, Played, Tokens, play
+
+if TYPE_CHECKING:
+    from tokenspeed.bench.engine import MeasuredEngine
+    from tokenspeed.config import EngineConfig
 
 TURNS = Turns(users=8, history=24 * 1024, turns=6, added=512, output=128)
 
 
-@dataclass(frozen=True)
-class Played:
-    """All turns of all users.
-
-    Attributes:
-        seconds: from the first turn's submission to the last answer's end.
-        turns: turn -> the answers of its users.
-        work: what the engine did meanwhile.
-    """
-
-    seconds: float
-    turns: list[list[Answer]]
-    work: Work
-
-    @property
-    def answers(self) -> list[Answer]:
-        return [answer for turn in self.turns for answer in turn]
-
-    @property
-    def hit_rate(self) -> float:
-        """Share of prompt tokens that the engine did not compute, by its own counters."""
-        return self.work.cached_tokens / max(self.work.prompt_tokens, 1)
-
-    @property
-    def between_steps_s(self) -> float:
-        """Seconds in which no step was on the device, as far as the engine's loop sees."""
-        return self.seconds - self.work.busy_s
+def name(work: Turns) -> str:
+    """Such as agentic_8x24k_6turns."""
+    whole, rest = divmod(work.history, 1024)
+    size = f"{work.history}" if rest else f"{whole}k"
+    return f"agentic_{work.users}x{size}_{work.turns}turns"
 
 
-def histories(engine: MeasuredEngine, work: Turns) -> list[NDArray[np.int32]]:
-    """One for each user, computed and cached."""
-    made = [random_prompt(work.history) for _ in range(work.users)]
-    engine.answers(made, 1)
-    return made
+def measure(
+    engine: MeasuredEngine, work: Turns, repetitions: int, progress: Progress, *, lockstep: bool
+) -> list[Played]:
+    """Cache the histories once; then all turns, several times, with new tokens each time."""
+    histories = [random_prompt(work.history) for _ in range(work.users)]
+    engine.answers(histories, 1)
+    progress(f"{work.users} histories of {work.history} tokens are cached")
+    taken = []
+    for _ in range(repetitions):
+        taken.append(play(engine, [_conversation(it, work) for it in histories], lockstep=lockstep))
+        progress(f"agentic: {taken[-1].seconds:.3f} s, {taken[-1].hit_rate:.1%} of the prompts hit")
+    return taken
 
 
-def play(
-    engine: MeasuredEngine, work: Turns, begun: Sequence[NDArray[np.int32]], *, lockstep: bool
-) -> Played:
-    """All turns after the histories; what the users say is new each time."""
-    watched = engine.look()
-    start = time.perf_counter()
-    added = [[random_prompt(work.added) for _ in range(work.turns)] for _ in begun]
-    run = _in_lockstep if lockstep else _freely
-    by_user = engine.run(run(engine, work, begun, added))
-    ended = max(answers[-1].ended for answers in by_user)
-    turns = [list(turn) for turn in zip(*by_user, strict=True)]
-    return Played(ended - start, turns, watched())
+def _conversation(history: Tokens, work: Turns) -> Conversation:
+    return Conversation(
+        history, [random_prompt(work.added) for _ in range(work.turns)], work.output
+    )
 
 
-async def _freely(
-    engine: MeasuredEngine,
-    work: Turns,
-    begun: Sequence[NDArray[np.int32]],
-    added: Sequence[Sequence[NDArray[np.int32]]],
-) -> list[list[Answer]]:
-    async def user(history: NDArray[np.int32], says: Sequence[NDArray[np.int32]]) -> list[Answer]:
-        answers = []
-        for new in says:
-            prompt = np.concatenate([history, new])
-            answers.append(await engine.ask(prompt, work.output))
-            history = _with_answer(prompt, answers[-1])
-        return answers
-
-    return await asyncio.gather(*(user(*each) for each in zip(begun, added, strict=True)))
+def summary(played: Played) -> dict[str, object]:
+    """What is worth keeping of one repetition."""
+    return {
+        "seconds": round(played.seconds, 4),
+        "hit_rate": round(played.hit_rate, 4),
+        "steps": played.work.steps,
+        "between_steps_s": round(played.between_steps_s, 4),
+        "host_us": played.work.host_us,
+        **latencies(played.answers),
+    }
 
 
-async def _in_lockstep(
-    engine: MeasuredEngine,
-    work: Turns,
-    begun: Sequence[NDArray[np.int32]],
-    added: Sequence[Sequence[NDArray[np.int32]]],
-) -> list[list[Answer]]:
-    conversations = list(begun)
-    by_user: list[list[Answer]] = [[] for _ in begun]
-    for turn in range(work.turns):
-        prompts = [np.concatenate([c, added[i][turn]]) for i, c in enumerate(conversations)]
-        answers = await asyncio.gather(*(engine.ask(prompt, work.output) for prompt in prompts))
-        for user, answer in enumerate(answers):
-            by_user[user].append(answer)
-            conversations[user] = _with_answer(prompts[user], answer)
-    return by_user
+def run(
+    config: EngineConfig, work: Turns, *, lockstep: bool, repetitions: int, progress: Progress
+) -> Report:
+    """Measure the turns beside their floor."""
+    with session(
+        config,
+        rows=[work.users],
+        prompts=[work.history],
+        repetitions=repetitions,
+        progress=progress,
+    ) as it:
+        taken = measure(it.engine, work, repetitions, progress, lockstep=lockstep)
+        floor = it.floors.agentic(work)
+    total = compare_times(
+        f"{work.turns} turns of {work.users} users",
+        unit="ms",
+        ours_s=[played.seconds for played in taken],
+        theirs_s=[floor],
+        versus="floor",
+    )
+    notes = {
+        "device": it.machine.name,
+        "agentic": f"{work.users} users with {work.history} tokens each, cached before; turns of "
+        f"+{work.added} tokens and {work.output} decoded; weights: {config.load}",
+        "users": "in lockstep" if lockstep else "each sends the next turn when its answer ended",
+        "between steps": f"{statistics.median(p.between_steps_s for p in taken):.3f} s",
+    }
+    samples = {"seconds": [played.seconds for played in taken]}
+    samples["hit rate"] = [played.hit_rate for played in taken]
+    return new_report("ts bench agentic", config.model, [total, *rows(taken)], samples, notes)
 
 
-def _with_answer(prompt: NDArray[np.int32], answer: Answer) -> NDArray[np.int32]:
-    return np.concatenate([prompt, np.asarray(answer.token_ids, np.int32)])
+def rows(taken: Sequence[Played]) -> list[Row]:
+    """Hit rate and latencies of all repetitions together."""
+    hits = statistics.median(played.hit_rate for played in taken)
+    answers = [answer for played in taken for answer in played.answers]
+    return [
+        Row(what="prompt tokens from the prefix cache", unit="%", ours=round(hits * 100, 2)),
+        *(
+            Row(what=f"{kind.removesuffix('_ms').upper()} {percent}", unit="ms", ours=ms)
+            for kind, percentiles in latencies(answers).items()
+            for percent, ms in percentiles.items()
+        ),
+    ]

@@ -55,6 +55,11 @@ class Turns:
     added: int
     output: int
 
+    @property
+    def longest(self) -> int:
+        """Tokens of a whole conversation."""
+        return self.history + self.turns * (self.added + self.output)
+
 
 class Floors:
     """Least seconds of the workloads."""

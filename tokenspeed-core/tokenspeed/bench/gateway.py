@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
+from tokenspeed.bench.prompts import WORDS
 from tokenspeed.bench.report import Report, Row, new_report
 from tokenspeed.bench.served import Served, served
 
@@ -25,7 +26,7 @@ SIZES = (35, 2600, 7400)
 
 REPETITIONS = 50
 
-FRESH_WORDS = 8
+FRESHWORDS = 8
 """Words at the end of a prompt that differ each time, so that no cache knows the whole text."""
 
 BAR_MS = 2.0
@@ -47,7 +48,7 @@ def run(model: str, *, sizes: Sequence[int], progress: Callable[[str], None]) ->
             rows.append(_row(measured[0].prompt_tokens, statistics.median(added), length))
     notes = {
         "added": "HTTP answer at max_tokens 1 less the engine's steps; medians",
-        "prompts": f"equal but for their last {FRESH_WORDS} words: tokenized anew each time",
+        "prompts": f"equal but for their last {FRESHWORDS} words: tokenized anew each time",
     }
     return new_report("ts bench gateway", model, rows, samples, notes)
 
@@ -115,25 +116,7 @@ def _checked(response: http.client.HTTPResponse) -> bytes:
     return body
 
 
-_WORDS = (
-    "the",
-    "of",
-    "and",
-    "to",
-    "in",
-    "is",
-    "that",
-    "for",
-    "it",
-    "as",
-    "was",
-    "with",
-    "on",
-    "by",
-)
-
-
 def _text(length: int) -> str:
     """A text of ``length`` tokens for most tokenizers: common words, one token each."""
-    same = random.Random(length).choices(_WORDS, k=length - FRESH_WORDS)
-    return " ".join(same + random.choices(_WORDS, k=FRESH_WORDS))
+    same = random.Random(length).choices(WORDS, k=length - FRESHWORDS)
+    return " ".join(same + random.choices(WORDS, k=FRESHWORDS))

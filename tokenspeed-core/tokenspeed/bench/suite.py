@@ -20,7 +20,6 @@ from rich.console import Console
 from rich.table import Table
 
 from tokenspeed.bench import agentic, decode, prefill
-from tokenspeed.bench.answers import latencies
 from tokenspeed.bench.report import installed_versions
 from tokenspeed.bench.session import Progress, Session, session
 
@@ -46,11 +45,10 @@ class Workloads:
     @property
     def longest(self) -> int:
         """Tokens of the longest prompt and answer together."""
-        turns = self.turns
         return max(
             self.prompt_tokens + self.steps + 1,
             max(self.prompts, default=0) + 1,
-            turns.history + turns.turns * (turns.added + turns.output),
+            self.turns.longest,
         )
 
 
@@ -136,39 +134,20 @@ def _prefill(it: Session, work: Workloads, found: Measured, progress: Progress) 
 
 
 def _agentic(it: Session, work: Workloads, found: Measured, progress: Progress) -> None:
-    turns = work.turns
-    begun = agentic.histories(it.engine, turns)
-    progress(f"{turns.users} histories of {turns.history} tokens are cached")
-    seconds = []
-    for _ in range(work.repetitions):
-        played = agentic.play(it.engine, turns, begun, lockstep=work.lockstep)
-        seconds.append(played.seconds)
-        found.agentic.append(summary(played))
-        progress(f"agentic: {played.seconds:.3f} s, {played.hit_rate:.1%} of the prompts cached")
-    found.add(agentic_key(turns), seconds, it.floors.agentic(turns))
-
-
-def summary(played: agentic.Played) -> dict[str, object]:
-    """What is worth keeping of one repetition."""
-    return {
-        "seconds": round(played.seconds, 4),
-        "hit_rate": round(played.hit_rate, 4),
-        "steps": played.work.steps,
-        "between_steps_s": round(played.between_steps_s, 4),
-        **latencies(played.answers),
-    }
-
-
-def agentic_key(work: Turns) -> str:
-    """Such as agentic_8x24k_6turns."""
-    size = f"{work.history // 1024}k" if work.history >= 1024 else str(work.history)
-    return f"agentic_{work.users}x{size}_{work.turns}turns"
+    taken = agentic.measure(
+        it.engine, work.turns, work.repetitions, progress, lockstep=work.lockstep
+    )
+    seconds = [played.seconds for played in taken]
+    found.add(agentic.name(work.turns), seconds, it.floors.agentic(work.turns))
+    found.agentic = [agentic.summary(played) for played in taken]
 
 
 class File:
     """The JSON file of a run, written again whenever something was measured."""
 
-    def __init__(self, path: Path | None, config: EngineConfig, command: str) -> None:
+    def __init__(
+        self, path: Path | None, config: EngineConfig, work: Workloads, command: str
+    ) -> None:
         self._path = path
         self._facts: dict[str, object] = {
             "command": command,
@@ -176,6 +155,7 @@ class File:
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "model": Path(config.model).name,
             "versions": installed_versions(),
+            "workloads": work,
         }
 
     def write(self, given: Measured, fp8: Measured | None = None) -> None:

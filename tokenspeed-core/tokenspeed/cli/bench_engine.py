@@ -8,13 +8,16 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tokenspeed.cli.bench_options import COUNT, check_option, finish, plot_option, save_option, say
 from tokenspeed.cli.options import engine_config, engine_options, model_folder
 from tokenspeed.config import EngineConfig
+
+if TYPE_CHECKING:
+    from tokenspeed.bench.floors import Turns
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -121,6 +124,62 @@ def prefill(
 
 @click.command()
 @_folder
+@_turns
+@_lockstep
+@click.option(
+    "--published",
+    is_flag=True,
+    help="As others publish it: 50,000 tokens first, +800 in each of 10 to 15 turns, 500 decoded.",
+)
+@click.option(
+    "--scale",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    help="With --published: shorten all lengths by this factor.",
+)
+@_counts("--concurrency", "concurrencies", (1, 2, 4, 8, 16))
+@REPETITIONS
+@engine_options
+@save_option
+@plot_option
+@check_option
+def agentic(
+    folder: str,
+    lockstep: bool,
+    published: bool,
+    scale: float,
+    concurrencies: tuple[int, ...],
+    repetitions: int,
+    save: Path | None,
+    plot: Path | None,
+    check: bool,
+    **options: Any,
+) -> None:
+    """Turns of users who come back with long conversations.
+
+    By default their histories are cached when the clock starts. With --published nothing is, and
+    the concurrencies are measured one after the other; --plot draws these.
+    """
+    turns = _take_turns(options)
+    config = engine_config(folder, options)
+    if published:
+        from tokenspeed.bench import published as form
+
+        shape = form.scaled(scale)
+        _check_room(config, max(concurrencies), shape.longest)
+        report = form.run(config, shape, concurrencies=concurrencies, progress=say)
+    else:
+        from tokenspeed.bench.agentic import run
+
+        if plot is not None:
+            raise click.UsageError("--plot draws concurrencies: give --published too")
+        _check_room(config, turns.users, turns.longest)
+        report = run(config, turns, lockstep=lockstep, repetitions=repetitions, progress=say)
+    finish(report, save, check, plot)
+
+
+@click.command()
+@_folder
 @_batches
 @_prompts
 @_prompt_tokens
@@ -154,19 +213,25 @@ def suite(
     The file of --save is written after each part.
     """
     from tokenspeed.bench import suite as suites
-    from tokenspeed.bench.floors import Turns
     from tokenspeed.bench.session import timed
 
-    turns = Turns(**{name: options.pop(name) for name in Turns.__dataclass_fields__})
+    turns = _take_turns(options)
     work = suites.Workloads(batches, prompt_tokens, steps, prompts, turns, lockstep, repetitions)
     config = engine_config(folder, options)
     _check_room(config, max(*batches, turns.users), work.longest)
     wanted = json.loads(bars.read_text()) if bars else {}
-    file = suites.File(save, config, "ts " + " ".join(sys.argv[1:]))
+    file = suites.File(save, config, work, "ts " + " ".join(sys.argv[1:]))
     given = suites.measure(config, work, timed(say), file.write)
     suites.show("as configured", given, wanted.get("ms", {}))
     if check and suites.missed(given, wanted.get("ms", {})):
         sys.exit(1)
+
+
+def _take_turns(options: dict[str, Any]) -> Turns:
+    """What ``_turns`` added."""
+    from tokenspeed.bench.floors import Turns
+
+    return Turns(**{name: options.pop(name) for name in Turns.__dataclass_fields__})
 
 
 def _check_room(config: EngineConfig, sequences: int, tokens: int) -> None:

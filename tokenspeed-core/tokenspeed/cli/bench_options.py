@@ -25,7 +25,7 @@ def _drawable(ctx: click.Context, param: click.Parameter, value: Path | None) ->
     from tokenspeed.bench.plot import NEEDED, can_draw
 
     if value is not None and not can_draw():
-        raise click.BadParameter(f"it draws with {NEEDED}: pip install {NEEDED}")
+        raise click.BadParameter(f"it draws with {NEEDED}, which is missing: pip install {NEEDED}")
     return value
 
 
