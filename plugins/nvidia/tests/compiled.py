@@ -33,6 +33,7 @@ from tokenspeed_nvidia.kernels import (
     kv_write,
     norm,
     page_table,
+    pdl,
     rope,
     rope_kv_write,
     rows,
@@ -81,7 +82,8 @@ def run_sample(arch: str) -> None:
     floats = [meta(32, dtype=torch.float32) for _ in range(3)]
     longs = [ints(32, dtype=torch.int64) for _ in range(2)]
     logits = meta(32, 151936, dtype=torch.float32)
-    sample.sample(logits, floats[0], ints(32), floats[1], floats[2], *longs)
+    rules = (floats[0], ints(32), floats[1], floats[2])
+    sample.sample(logits, *rules, *longs, pdl=arch in pdl.ARCHS)
 
 
 def run_small(arch: str) -> None:

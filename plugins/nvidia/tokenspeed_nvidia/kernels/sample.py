@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""sample@1 in six launches, without a word from the device to the host.
+"""sample@1 in six dependent launches, without a word from the device to the host.
 
     chunk_maxima     [E, chunks]  largest logit of each chunk, and where
     chunk_masses     [E, chunks]  rows with top-k or top-p: how much lies near the largest logit
@@ -21,11 +21,14 @@ for the row's filters, copied end to end. All sums run in a fixed order.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import triton
 import triton.language as tl
 from tokenspeed_sdk.contracts.kernel import CallSite
+
+from tokenspeed_nvidia.kernels.pdl import has_pdl, options, start_dependents, wait_for_inputs
 
 CHUNK = 4096
 BLOCK = 8192
@@ -70,8 +73,12 @@ def row_maximum(chunk_value, chunk_id, row, chunks, CHUNKS: tl.constexpr):
 
 
 @triton.jit
-def chunk_maxima(logits, chunk_value, chunk_id, vocab, chunks, row_stride, CHUNK: tl.constexpr):
+def chunk_maxima(
+    logits, chunk_value, chunk_id, vocab, chunks, row_stride, CHUNK: tl.constexpr, PDL: tl.constexpr
+):
     """Largest logit of one chunk of one row and its lowest id; -1 for a chunk with a NaN."""
+    start_dependents(PDL)
+    wait_for_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1)
     column = chunk * CHUNK + tl.arange(0, CHUNK)
@@ -92,9 +99,11 @@ def filters(temperature, top_k, top_p, vocab, winner):
 @triton.jit
 def chunk_masses(
     logits, masses, chunk_value, chunk_id, temperatures, top_ks, top_ps,
-    vocab, chunks, row_stride, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+    vocab, chunks, row_stride, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Number and mass of one chunk's logits within each distance of the row's largest."""
+    start_dependents(PDL)
+    wait_for_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1)
     temperature = tl.load(temperatures + row)
@@ -164,9 +173,11 @@ def chunk_candidates(logits, chunk, largest, temperature, cut, vocab, CHUNK: tl.
 @triton.jit
 def keep_candidates(
     logits, candidates, masses, chunk_value, chunk_id, temperatures, top_ks, top_ps,
-    vocab, chunks, row_stride, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+    vocab, chunks, row_stride, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Put one chunk's candidates behind those of the chunks before it."""
+    start_dependents(PDL)
+    wait_for_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1)
     temperature = tl.load(temperatures + row)
@@ -274,12 +285,15 @@ def top_p_limit(
 def find_limits(
     logits, limits, candidates, masses, chunk_value, chunk_id, temperatures, top_ks, top_ps,
     vocab, chunks, row_stride, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """(key, id) of the last token that top-k and then top-p keep, for one row.
 
     The key is the smallest one above which less than the wanted number (top-k) or mass (top-p)
     lies. Candidates stand in the order of their ids, so among equal keys the index decides.
     """
+    start_dependents(PDL)
+    wait_for_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
     temperature = tl.load(temperatures + row)
     top_p = tl.load(top_ps + row)
@@ -342,9 +356,11 @@ def gumbel(word):
 def race_chunks(
     logits, limits, chunk_value, chunk_id, race_value, race_id,
     temperatures, min_ps, seeds, positions, vocab, chunks, row_stride,
-    CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+    CHUNK: tl.constexpr, CHUNKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Best of one chunk of one row in the race of what the filters keep."""
+    start_dependents(PDL)
+    wait_for_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1)
     temperature = tl.load(temperatures + row)
@@ -374,9 +390,12 @@ def race_chunks(
 
 @triton.jit
 def pick_winners(
-    out, chunk_value, chunk_id, race_value, race_id, temperatures, chunks, CHUNKS: tl.constexpr
-):
+    out, chunk_value, chunk_id, race_value, race_id, temperatures, chunks,
+    CHUNKS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """The token of one row."""
+    start_dependents(PDL)
+    wait_for_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
     _, winner = row_maximum(chunk_value, chunk_id, row, chunks, CHUNKS)
     _, drawn = row_maximum(race_value, race_id, row, chunks, CHUNKS)
@@ -392,6 +411,8 @@ def sample(
     min_p: torch.Tensor,
     seed: torch.Tensor,
     position: torch.Tensor,
+    *,
+    pdl: bool = False,
 ) -> torch.Tensor:
     """One token per row of logits."""
     rows, vocab = logits.shape
@@ -409,26 +430,29 @@ def sample(
     best, race = (values[0], places[0]), (values[1], places[1])
     sizes = (vocab, chunks, logits.stride(0))
     grid = (rows, chunks)
-    chunk_maxima[grid](logits, *best, *sizes, CHUNK=CHUNK, num_warps=8)
+    launch = {"PDL": pdl, **options(pdl)}
+    chunk_maxima[grid](logits, *best, *sizes, CHUNK=CHUNK, num_warps=8, **launch)
     rules = (temperature, top_k, top_p)
     chunk_masses[grid](
-        logits, masses, *best, *rules, *sizes, CHUNK=CHUNK, CHUNKS=width, num_warps=8
+        logits, masses, *best, *rules, *sizes, CHUNK=CHUNK, CHUNKS=width, num_warps=8, **launch
     )
     keep_candidates[grid](
         logits, candidates, masses, *best, *rules, *sizes,
-        CHUNK=CHUNK, CHUNKS=width, num_warps=8,
+        CHUNK=CHUNK, CHUNKS=width, num_warps=8, **launch,
     )  # fmt: skip
     find_limits[(rows,)](
         logits, limits, candidates, masses, *best, *rules, *sizes,
-        CHUNK=CHUNK, CHUNKS=width, BLOCK=BLOCK, num_warps=16,
+        CHUNK=CHUNK, CHUNKS=width, BLOCK=BLOCK, num_warps=16, **launch,
     )  # fmt: skip
     race_chunks[grid](
         logits, limits, *best, *race, temperature, min_p, seed, position, *sizes,
-        CHUNK=CHUNK, CHUNKS=width, num_warps=16,
+        CHUNK=CHUNK, CHUNKS=width, num_warps=16, **launch,
     )  # fmt: skip
-    pick_winners[(rows,)](out, *best, *race, temperature, chunks, CHUNKS=width, num_warps=1)
+    pick_winners[(rows,)](
+        out, *best, *race, temperature, chunks, CHUNKS=width, num_warps=1, **launch
+    )
     return out
 
 
 def bind(site: CallSite) -> Callable[..., torch.Tensor]:
-    return sample
+    return partial(sample, pdl=has_pdl(site))
