@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,8 +31,20 @@ PASSES = 20
 """Passes behind each other for one measurement: the launch of the first does not count then."""
 
 
+@dataclass(frozen=True)
+class _Linear:
+    """Rows and columns of a weight, and what multiplies with it."""
+
+    n: int
+    k: int
+    call: Callable[[torch.Tensor], torch.Tensor]
+    by_torch: Callable[[torch.Tensor], torch.Tensor]
+
+
 class DeviceLinears:
     """All linears of the plan's model with random weights, by the kernels that the engine takes.
+
+    The same by torch is for comparing devices: it does not change with our kernels.
 
     Attributes:
         weight_bytes: what one pass reads at least.
@@ -44,16 +57,16 @@ class DeviceLinears:
         self._dtype = getattr(torch, device.capabilities.dtypes[0])
         self._registry = KernelRegistry(plan.plugins, plan.engine.pins)
         self._calls = [self._prepared(site) for site in sites if site.op == LINEAR]
-        self.weight_bytes = sum(n * k for n, k, _ in self._calls) * self._dtype.itemsize
+        self.weight_bytes = sum(each.n * each.k for each in self._calls) * self._dtype.itemsize
 
-    def seconds(self, rows: int) -> float:
+    def seconds(self, rows: int, *, by_torch: bool = False) -> float:
         """Seconds of one pass over all of them with ``rows`` tokens."""
-        inputs = {k: self._random(rows, k, 1.0) for _, k, _ in self._calls}
+        inputs = {each.k: self._random(rows, each.k, 1.0) for each in self._calls}
 
         @torch.inference_mode()
         def work() -> None:
-            for _, k, call in self._calls:
-                call(inputs[k])
+            for each in self._calls:
+                (each.by_torch if by_torch else each.call)(inputs[each.k])
 
         self._stream.run(work)  # what is compiled at first use is, before the capture
         run = work
@@ -69,18 +82,18 @@ class DeviceLinears:
         self._stream.record().wait()
         return time.perf_counter() - start
 
-    def _prepared(self, site: CallSite) -> tuple[int, int, Callable[[torch.Tensor], torch.Tensor]]:
-        """Rows and columns of a weight, and its kernel with a packed random one."""
+    def _prepared(self, site: CallSite) -> _Linear:
         n, k = number(site, "n"), number(site, "k")
         binding = self._registry.bind(site)
-        weight = binding.pack_weight(self._random(n, k, k**-0.5))
+        plain = self._random(n, k, k**-0.5)
+        packed = binding.pack_weight(plain)
         bias = self._random(1, n, 1.0)[0] if site.traits.get("bias") else None
-
-        def call(x: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = binding.call(x, weight, bias)
-            return out
-
-        return n, k, call
+        return _Linear(
+            n,
+            k,
+            call=lambda x: binding.call(x, packed, bias),
+            by_torch=lambda x: torch.nn.functional.linear(x, plain, bias),
+        )
 
     def _random(self, rows: int, columns: int, spread: float) -> torch.Tensor:
         made = torch.empty(rows, columns, dtype=self._dtype, device=self._device.torch_device)

@@ -44,19 +44,25 @@ class Work:
 
     Attributes:
         steps: how many ended.
-        busy_s: seconds of them, each from when the device could begin it; what is left of the wall
-            clock's time is between steps.
+        prefill_s, decode_s: seconds of steps with prompt tokens, and of the others, each from when
+            the device could begin it; what is left of the wall clock's time is between steps.
         decode_rows: sequences of all steps that took part with their last token.
         prompt_tokens, cached_tokens: of sequences that began; the latter were not computed.
     """
 
     steps: int
-    busy_s: float
+    prefill_s: float
+    decode_s: float
     decode_rows: int
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
     host_us: int
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds of all steps."""
+        return self.prefill_s + self.decode_s
 
 
 class MeasuredEngine:
@@ -122,7 +128,8 @@ class MeasuredEngine:
             now, steps = self._client.load, self._steps[first:]
             return Work(
                 steps=len(steps),
-                busy_s=sum(step.seconds for step in steps),
+                prefill_s=sum(step.seconds for step in steps if step.prefill_tokens),
+                decode_s=sum(step.seconds for step in steps if not step.prefill_tokens),
                 decode_rows=sum(step.decode_rows for step in steps),
                 prompt_tokens=now.prompt_tokens - begun.prompt_tokens,
                 cached_tokens=now.cached_tokens - begun.cached_tokens,

@@ -7,6 +7,7 @@ Prompts are random, so that no prefix is known; the first of each length warms u
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -29,16 +30,22 @@ def measure(
     """Length -> seconds of each repetition. RuntimeError when a prompt was not all computed."""
     taken: dict[int, list[float]] = {}
     for length in tokens:
+        engine.prefill(random_prompt(length))
         watched = engine.look()
-        seconds = [engine.prefill(random_prompt(length)) for _ in range(repetitions + 1)]
+        seconds = [engine.prefill(random_prompt(length)) for _ in range(repetitions)]
         work = watched()
         if work.cached_tokens > LUCK * work.prompt_tokens:
             raise RuntimeError(
                 f"{work.cached_tokens} of {work.prompt_tokens} tokens of fresh prompts came out of "
                 "the prefix cache: this is a fault of the benchmark or of the cache"
             )
-        taken[length] = seconds[1:]
-        progress(f"prefill of {length}: {min(seconds[1:]) * 1e3:.1f} ms at best")
+        taken[length] = seconds
+        between = (sum(seconds) - work.busy_s) / repetitions
+        progress(
+            f"prefill of {length}: {statistics.median(seconds) * 1e3:.1f} ms, of these "
+            f"{between * 1e3:.1f} outside steps, and {work.host_us / repetitions / 1e3:.1f} of the "
+            "host"
+        )
     return taken
 
 

@@ -35,6 +35,7 @@ class Machine:
     Attributes:
         name: of the device.
         linears: rows -> seconds of the linear layers alone, each measurement.
+        by_torch: the same by torch's kernels, to compare devices by.
         weight_bytes: what one pass over them reads.
     """
 
@@ -42,6 +43,7 @@ class Machine:
     sizes: Sizes
     rates: Rates
     linears: dict[int, list[float]]
+    by_torch: dict[int, list[float]]
     weight_bytes: int
 
 
@@ -99,9 +101,11 @@ def _measured(
     sites = model_sites(plan, device, KernelRegistry(plan.plugins, plan.engine.pins))
     linears = DeviceLinears(plan, device, sites)
     taken: dict[int, list[float]] = {count: [] for count in rows}
+    by_torch: dict[int, list[float]] = {count: [] for count in rows}
     for _ in range(repetitions):
         for count in rows:
             taken[count].append(linears.seconds(count))
+            by_torch[count].append(linears.seconds(count, by_torch=True))
     weight_bytes = linears.weight_bytes
     del linears
     device_rates = DeviceRates(device)
@@ -114,7 +118,7 @@ def _measured(
     if torch.accelerator.is_available():
         torch.accelerator.empty_cache()  # the engine sizes its KV by what is free
     vocab_size = json.loads((Path(plan.engine.model) / "config.json").read_text())["vocab_size"]
-    return Machine(_name(platform), sizes(sites, vocab_size), rates, taken, weight_bytes)
+    return Machine(_name(platform), sizes(sites, vocab_size), rates, taken, by_torch, weight_bytes)
 
 
 def _name(platform: Platform) -> str:

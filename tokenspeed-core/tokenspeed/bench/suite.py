@@ -59,6 +59,8 @@ class Measured(msgspec.Struct, kw_only=True):
         ms: medians, in milliseconds: of a decode step, of a prompt's first token, of all turns.
         samples_ms: each repetition.
         host_us: what the engine's loop worked in a decode step, medians.
+        linears_ms, linears_by_torch_ms: of all linear layers and the head alone, by the engine's
+            kernels and by torch's; the latter tell devices apart.
         agentic: latencies, share of the prompts' tokens that the prefix cache had, and the seconds
             between steps, of each repetition.
     """
@@ -69,6 +71,7 @@ class Measured(msgspec.Struct, kw_only=True):
     samples_ms: dict[str, list[float]] = {}
     host_us: dict[str, float] = {}
     linears_ms: dict[str, list[float]] = {}
+    linears_by_torch_ms: dict[str, list[float]] = {}
     weight_bytes: int = 0
     kv_bytes_per_token: float = 0.0
     read_tb_s: float = 0.0
@@ -104,16 +107,20 @@ def measure(
 def _note_machine(it: Session, found: Measured) -> None:
     rates = it.machine.rates
     found.device = it.machine.name
-    found.linears_ms = {
-        f"bs{rows}": [round(each * 1e3, 4) for each in taken]
-        for rows, taken in it.machine.linears.items()
-    }
+    found.linears_ms = _in_ms(it.machine.linears)
+    found.linears_by_torch_ms = _in_ms(it.machine.by_torch)
     found.weight_bytes = it.machine.weight_bytes
     found.kv_bytes_per_token = it.engine.kv_bytes_per_token
     found.read_tb_s = round(rates.read_bytes_s / 1e12, 4)
     found.matrix_tflops = round(rates.matrix_flops_s / 1e12, 2)
     found.attention_tflops = {
         str(n): round(rate / 1e12, 2) for n, rate in rates.attention_flops_s.items()
+    }
+
+
+def _in_ms(taken: Mapping[int, Sequence[float]]) -> dict[str, list[float]]:
+    return {
+        f"bs{rows}": [round(each * 1e3, 4) for each in seconds] for rows, seconds in taken.items()
     }
 
 
