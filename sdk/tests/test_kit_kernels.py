@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 import torch
+from tokenspeed_sdk import ops
 from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite, HostStep, Kernel
 from tokenspeed_sdk.contracts.probe import Accept, Decline, Verdict
 from tokenspeed_sdk.ops import OPS
+from tokenspeed_sdk.ops.fp8 import dequantize_weight
 from tokenspeed_sdk.testing import TINY, USUAL, Grid, Inputs, Report, check_kernel
 from tokenspeed_sdk.testing.kernel.call_check import relative_error
 from tokenspeed_sdk.testing.kernel.cases import FACTS, GENERATORS, cases_of
@@ -211,6 +213,46 @@ def clears_pages(call: Call) -> Call:
         args[5].nan_to_num_(0.0)
 
     return clearing
+
+
+def clears_pages_fp8(call: Call) -> Call:
+    """Writes where nobody's tokens lie; 0 is a code."""
+
+    def clearing(*args: Any) -> None:
+        call(*args)
+        codes = args[5].view(torch.uint8)
+        codes[args[5].isnan()] = 0
+
+    return clearing
+
+
+def swaps(index: int) -> Callable[[Call], Call]:
+    """Takes two neighbours for each other, such as the scales of keys and values."""
+
+    def fault(call: Call) -> Call:
+        return lambda *args: call(*args[:index], args[index + 1], args[index], *args[index + 2 :])
+
+    return fault
+
+
+def keeps_activations(call: Call) -> Call:
+    """Multiplies what it was given, not the codes."""
+    return lambda x, codes, scale, bias: ops.linear(
+        x, dequantize_weight(codes, scale, x.dtype), bias
+    )
+
+
+def ignores_scale_row(call: Call) -> Call:
+    return lambda x, codes, scale, bias: call(x, codes, scale[:1].expand_as(scale), bias)
+
+
+def wraps_around(call: Call) -> Call:
+    """What is too large becomes something else."""
+
+    def writing(k: torch.Tensor, v: torch.Tensor, *rest: Any) -> None:
+        call(k, v.clamp(-10, 10), *rest)
+
+    return writing
 
 
 def takes_eps(value: float) -> Callable[[Call], Call]:
@@ -447,6 +489,14 @@ MUTANTS = [
     ("rope_kv_write@1", rotates_keys_too, "batch4", "memory that is not its own"),
     ("rope_kv_write@1", rounds_values, "rows1_2", "argument 6, changed in place, differs"),
     ("rope_kv_write@1", clears_pages, "rows1_2", "argument 5, changed in place, is written where"),
+    ("linear_fp8@1", keeps_activations, "rows5", "is off by"),
+    ("add_norm_linear_fp8@1", takes_eps(1e-6), "rows1-", "is off by"),
+    ("kv_write_fp8@1", swaps(7), "rows1-", "differs from the reference"),
+    ("kv_write_fp8@1", wraps_around, "rows1-", "differs from the reference"),
+    ("rope_kv_write_fp8@1", swaps(11), "batch1-", "argument 5, changed in place, is off by"),
+    ("rope_kv_write_fp8@1", clears_pages_fp8, "rows1_2", "is written where"),
+    ("attention_decode_fp8@1", swaps(6), "length16-", "is off by"),
+    ("attention_prefill_fp8@1", swaps(7), "batch", "is off by"),
     ("rms_norm@1", takes_eps(1e-6), "rows1-37", "is off by"),
     ("add_rms_norm@1", takes_eps(0.0999), "rows1-200", "is off by"),
     ("linear@1", returns_float64, "rows1", "has dtype torch.float64, not torch.float32"),
@@ -487,6 +537,13 @@ def reports(kernel: Kernel, dtype: str = "float32", grid: Grid = TINY) -> dict[s
     found = [check_kernel(kernel, case, dtype=dtype) for case in cases]
     found += [check_binding(kernel, s, dtype=dtype) for s in some_sites(cases)]
     return {report.case: report for report in found}
+
+
+def test_blocks_of_rows_have_scales_of_their_own() -> None:
+    found = reports(
+        Mutant("linear_fp8@1", ignores_scale_row), grid=Grid((5,), matrices=((130, 9),))
+    )
+    assert all("is off by" in str(report) for report in found.values())
 
 
 @pytest.mark.parametrize(

@@ -23,17 +23,23 @@ Trait: TypeAlias = str | int | float | bool | None
 
 PUBLIC_OPS = (
     "add_norm_linear@1",
+    "add_norm_linear_fp8@1",
     "add_rms_norm@1",
     "attention_decode@1",
+    "attention_decode_fp8@1",
     "attention_prefill@1",
+    "attention_prefill_fp8@1",
     "embedding@1",
     "gather_rows@1",
     "kv_write@1",
+    "kv_write_fp8@1",
     "linear@1",
+    "linear_fp8@1",
     "page_table_update@1",
     "rms_norm@1",
     "rope@1",
     "rope_kv_write@1",
+    "rope_kv_write_fp8@1",
     "sample@1",
     "silu_and_mul@1",
 )

@@ -88,6 +88,7 @@ _DTYPES = {
     (2, 64): torch.float64,
     (4, 16): torch.bfloat16,
     (6, 8): torch.bool,
+    (10, 8): torch.float8_e4m3fn,
 }
 
 

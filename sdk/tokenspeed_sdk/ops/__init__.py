@@ -14,18 +14,23 @@ written freely by padded rows.
 
 from tokenspeed_sdk.ops.activation import silu_and_mul
 from tokenspeed_sdk.ops.add_norm_linear import add_norm_linear
+from tokenspeed_sdk.ops.add_norm_linear_fp8 import add_norm_linear_fp8
 from tokenspeed_sdk.ops.attention import attention_decode, attention_prefill
+from tokenspeed_sdk.ops.attention_fp8 import attention_decode_fp8, attention_prefill_fp8
 from tokenspeed_sdk.ops.catalog import OPS
 from tokenspeed_sdk.ops.embedding import embedding
 from tokenspeed_sdk.ops.gather import gather_rows
 from tokenspeed_sdk.ops.kv_write import kv_write
+from tokenspeed_sdk.ops.kv_write_fp8 import kv_write_fp8
 from tokenspeed_sdk.ops.linear import linear
+from tokenspeed_sdk.ops.linear_fp8 import linear_fp8
 from tokenspeed_sdk.ops.norm import add_rms_norm, rms_norm
 from tokenspeed_sdk.ops.op import Op
 from tokenspeed_sdk.ops.page_table import page_table_update
 from tokenspeed_sdk.ops.reference import ReferenceResolver
 from tokenspeed_sdk.ops.rope import rope
 from tokenspeed_sdk.ops.rope_kv_write import rope_kv_write
+from tokenspeed_sdk.ops.rope_kv_write_fp8 import rope_kv_write_fp8
 from tokenspeed_sdk.ops.sample import sample
 
 __all__ = [
@@ -33,17 +38,23 @@ __all__ = [
     "Op",
     "ReferenceResolver",
     "add_norm_linear",
+    "add_norm_linear_fp8",
     "add_rms_norm",
     "attention_decode",
+    "attention_decode_fp8",
     "attention_prefill",
+    "attention_prefill_fp8",
     "embedding",
     "gather_rows",
     "kv_write",
+    "kv_write_fp8",
     "linear",
+    "linear_fp8",
     "page_table_update",
     "rms_norm",
     "rope",
     "rope_kv_write",
+    "rope_kv_write_fp8",
     "sample",
     "silu_and_mul",
 ]

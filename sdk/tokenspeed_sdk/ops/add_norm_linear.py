@@ -50,16 +50,28 @@ def add_norm_linear(
     """
     args = Args("add_norm_linear@1")
     args.tensor("x", x, "T K", FLOATS)
-    args.tensor("residual", residual, "T K", FLOATS)
-    args.tensor("summed", summed, "T K", FLOATS)
-    args.tensor("norm_weight", norm_weight, "K", FLOATS)
+    check_sum(args, x, residual, summed, norm_weight)
     args.tensor("weight", weight, "N K", FLOATS)
-    args.same_dtype(x=x, residual=residual, summed=summed, norm_weight=norm_weight, weight=weight)
-    if summed.numel() and summed.data_ptr() in (x.data_ptr(), residual.data_ptr()):
-        args.fail("summed", "must have memory of its own; got that of x or residual")
+    args.same_dtype(x=x, weight=weight)
     torch.add(x, residual, out=summed)
     product = linear(rms_norm(summed, norm_weight, eps), weight, bias)
     return silu_and_mul(product) if gated else product
+
+
+def check_sum(
+    args: Args,
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    summed: torch.Tensor,
+    norm_weight: torch.Tensor,
+) -> None:
+    """What stands before the weight, beside an ``x`` that was checked."""
+    args.tensor("residual", residual, "T K", FLOATS)
+    args.tensor("summed", summed, "T K", FLOATS)
+    args.tensor("norm_weight", norm_weight, "K", FLOATS)
+    args.same_dtype(x=x, residual=residual, summed=summed, norm_weight=norm_weight)
+    if summed.numel() and summed.data_ptr() in (x.data_ptr(), residual.data_ptr()):
+        args.fail("summed", "must have memory of its own; got that of x or residual")
 
 
 def _result(traits: Traits, x: torch.Tensor, *_: object) -> Result:

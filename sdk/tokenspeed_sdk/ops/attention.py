@@ -8,6 +8,9 @@ et al., 2023, arXiv:2305.13245; pages: Kwon et al., 2023, arXiv:2309.06180.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import torch
 
 from tokenspeed_sdk.ops import examples
@@ -54,21 +57,10 @@ def attention_prefill(
     """
     args = Args("attention_prefill@1")
     args.tensor("q", q, "T Hq D", FLOATS)
-    _check_cache(args, q, k_cache, v_cache, page_table, row_slot, kv_len)
-    args.tensor("query_start", query_start, "R+1", INT32)
-    starts = query_start.tolist()
-    if starts[0] != 0 or starts != sorted(starts) or starts[-1] > q.shape[0]:
-        args.fail("query_start", f"must rise from 0 to at most {q.shape[0]} tokens; got {starts}")
-    out = torch.zeros_like(q)
-    for r, (slot, length) in enumerate(zip(row_slot.tolist(), kv_len.tolist(), strict=True)):
-        start, end = starts[r], starts[r + 1]
-        if end - start > length:
-            args.fail("kv_len", f"of row {r} must count its {end - start} queries; got {length}")
-        if end > start:
-            keys = _row_tokens(k_cache, page_table[slot], length)
-            values = _row_tokens(v_cache, page_table[slot], length)
-            out[start:end] = _attend(q[start:end], keys, values, scale, window)
-    return out
+    rows = PagedRows(k_cache, v_cache, page_table, row_slot, kv_len)
+    rows.check(args, q, FLOATS)
+    args.same_dtype(q=q, k_cache=k_cache, v_cache=v_cache)
+    return prefill_rows(args, q, rows, query_start, scale, window)
 
 
 def attention_decode(
@@ -101,35 +93,94 @@ def attention_decode(
     """
     args = Args("attention_decode@1")
     args.tensor("q", q, "R Hq D", FLOATS)
-    _check_cache(args, q, k_cache, v_cache, page_table, row_slot, kv_len)
+    rows = PagedRows(k_cache, v_cache, page_table, row_slot, kv_len)
+    rows.check(args, q, FLOATS)
+    args.same_dtype(q=q, k_cache=k_cache, v_cache=v_cache)
+    return decode_rows(q, rows, scale, window)
+
+
+@dataclass(frozen=True)
+class PagedRows:
+    """Tokens of rows in a paged cache.
+
+    Attributes:
+        k_cache, v_cache: [P, Hkv, page, D].
+        page_table: [S2, M] int32.
+        row_slot, kv_len: [R] int32.
+        k_scale, v_scale: [1] float32, what cached numbers are multiplied with; None: with 1.
+    """
+
+    k_cache: torch.Tensor
+    v_cache: torch.Tensor
+    page_table: torch.Tensor
+    row_slot: torch.Tensor
+    kv_len: torch.Tensor
+    k_scale: torch.Tensor | None = None
+    v_scale: torch.Tensor | None = None
+
+    def check(self, args: Args, q: torch.Tensor, dtypes: tuple[torch.dtype, ...]) -> None:
+        """Shapes, dtypes and ranges, beside queries that were checked."""
+        args.tensor("k_cache", self.k_cache, "P Hkv page D", dtypes)
+        args.tensor("v_cache", self.v_cache, "P Hkv page D", dtypes)
+        args.tensor("page_table", self.page_table, "S2 M", INT32)
+        args.tensor("row_slot", self.row_slot, "R", INT32)
+        args.tensor("kv_len", self.kv_len, "R", INT32)
+        heads, kv_heads, page = q.shape[1], *self.k_cache.shape[1:3]
+        if heads % kv_heads:
+            args.fail("q", f"has {heads} heads, which {kv_heads} KV heads do not divide")
+        args.within("row_slot", self.row_slot, 0, self.page_table.shape[0])
+        args.within("kv_len", self.kv_len, 0, self.page_table.shape[1] * page + 1)
+
+    def slots_and_lengths(self) -> Iterator[tuple[int, int]]:
+        """Of each row."""
+        return zip(self.row_slot.tolist(), self.kv_len.tolist(), strict=True)
+
+    def keys_and_values(
+        self, slot: int, length: int, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The first ``length`` tokens of a slot, [Hkv, length, D] each, in the dtype."""
+        pages = self.page_table[slot]
+        keys = _row_tokens(self.k_cache, pages, length).to(dtype)
+        values = _row_tokens(self.v_cache, pages, length).to(dtype)
+        if self.k_scale is not None:
+            keys = keys * self.k_scale.to(dtype)
+        if self.v_scale is not None:
+            values = values * self.v_scale.to(dtype)
+        return keys, values
+
+
+def prefill_rows(
+    args: Args,
+    q: torch.Tensor,
+    rows: PagedRows,
+    query_start: torch.Tensor,
+    scale: float,
+    window: int | None,
+) -> torch.Tensor:
+    """Attention of the queries of each row; checks ``query_start``."""
+    args.tensor("query_start", query_start, "R+1", INT32)
+    starts = query_start.tolist()
+    if starts[0] != 0 or starts != sorted(starts) or starts[-1] > q.shape[0]:
+        args.fail("query_start", f"must rise from 0 to at most {q.shape[0]} tokens; got {starts}")
     out = torch.zeros_like(q)
-    for r, (slot, length) in enumerate(zip(row_slot.tolist(), kv_len.tolist(), strict=True)):
-        if length > 0:
-            keys = _row_tokens(k_cache, page_table[slot], length)
-            values = _row_tokens(v_cache, page_table[slot], length)
-            out[r : r + 1] = _attend(q[r : r + 1], keys, values, scale, window)
+    for r, (slot, length) in enumerate(rows.slots_and_lengths()):
+        start, end = starts[r], starts[r + 1]
+        if end - start > length:
+            args.fail("kv_len", f"of row {r} must count its {end - start} queries; got {length}")
+        if end > start:
+            keys, values = rows.keys_and_values(slot, length, compute_dtype(q))
+            out[start:end] = _attend(q[start:end], keys, values, scale, window)
     return out
 
 
-def _check_cache(
-    args: Args,
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    page_table: torch.Tensor,
-    row_slot: torch.Tensor,
-    kv_len: torch.Tensor,
-) -> None:
-    args.tensor("k_cache", k_cache, "P Hkv page D", FLOATS)
-    args.tensor("v_cache", v_cache, "P Hkv page D", FLOATS)
-    args.same_dtype(q=q, k_cache=k_cache, v_cache=v_cache)
-    args.tensor("page_table", page_table, "S2 M", INT32)
-    args.tensor("row_slot", row_slot, "R", INT32)
-    args.tensor("kv_len", kv_len, "R", INT32)
-    if q.shape[1] % k_cache.shape[1]:
-        args.fail("q", f"has {q.shape[1]} heads, which {k_cache.shape[1]} KV heads do not divide")
-    args.within("row_slot", row_slot, 0, page_table.shape[0])
-    args.within("kv_len", kv_len, 0, page_table.shape[1] * k_cache.shape[2] + 1)
+def decode_rows(q: torch.Tensor, rows: PagedRows, scale: float, window: int | None) -> torch.Tensor:
+    """Attention of one query for each row."""
+    out = torch.zeros_like(q)
+    for r, (slot, length) in enumerate(rows.slots_and_lengths()):
+        if length > 0:
+            keys, values = rows.keys_and_values(slot, length, compute_dtype(q))
+            out[r : r + 1] = _attend(q[r : r + 1], keys, values, scale, window)
+    return out
 
 
 def _row_tokens(cache: torch.Tensor, pages: torch.Tensor, length: int) -> torch.Tensor:
@@ -142,11 +193,14 @@ def _row_tokens(cache: torch.Tensor, pages: torch.Tensor, length: int) -> torch.
 def _attend(
     q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, window: int | None
 ) -> torch.Tensor:
-    """The queries [n, Hq, D] of the last n tokens of a row over all its tokens [Hkv, L, D]."""
-    dtype = compute_dtype(q)
+    """The queries [n, Hq, D] of the last n tokens of a row over all its tokens [Hkv, L, D].
+
+    Keys and values have the dtype that is computed in.
+    """
+    dtype = keys.dtype
     group = q.shape[1] // keys.shape[0]
-    wide_keys = keys.to(dtype).repeat_interleave(group, dim=0)
-    wide_values = values.to(dtype).repeat_interleave(group, dim=0)
+    wide_keys = keys.repeat_interleave(group, dim=0)
+    wide_values = values.repeat_interleave(group, dim=0)
     scores = torch.einsum("ihd,hjd->hij", q.to(dtype), wide_keys) * scale
     j = torch.arange(keys.shape[1], device=q.device)
     i = j[-q.shape[0] :, None]

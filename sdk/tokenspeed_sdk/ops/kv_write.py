@@ -44,6 +44,20 @@ def kv_write(
     args.tensor("k_cache", k_cache, "P Hkv page D", FLOATS)
     args.tensor("v_cache", v_cache, "P Hkv page D", FLOATS)
     args.same_dtype(k_cache=k_cache, v_cache=v_cache, k=k, v=v)
+    write_tokens(args, k, v, k_cache, v_cache, page_table, token_slot, positions)
+
+
+def write_tokens(
+    args: Args,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    page_table: torch.Tensor,
+    token_slot: torch.Tensor,
+    positions: torch.Tensor,
+) -> None:
+    """Copy tokens of the caches' dtype to their places; checks these."""
     args.tensor("page_table", page_table, "S2 M", INT32)
     args.tensor("token_slot", token_slot, "T", INT32)
     args.tensor("positions", positions, "T", INT32)

@@ -59,12 +59,12 @@ def rope_kv_write(
     args.tensor("k_cache", k_cache, "P Hkv page D", FLOATS)
     args.tensor("v_cache", v_cache, "P Hkv page D", FLOATS)
     args.same_dtype(q=q, k=k, v=v, k_cache=k_cache, v_cache=v_cache)
-    keys = _normalised(args, q, k, q_weight, k_weight, eps)
+    keys = normalised(args, q, k, q_weight, k_weight, eps)
     rope(q, keys, positions, cos_sin, interleaved=interleaved)
     kv_write(keys, v, k_cache, v_cache, page_table, token_slot, positions)
 
 
-def _normalised(
+def normalised(
     args: Args,
     q: torch.Tensor,
     k: torch.Tensor,

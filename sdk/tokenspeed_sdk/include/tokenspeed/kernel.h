@@ -80,7 +80,7 @@ typedef struct ts_tensor {
 } ts_tensor;
 #endif
 
-enum { TS_SIGNED = 0, TS_UNSIGNED = 1, TS_FLOAT = 2, TS_BFLOAT = 4, TS_BOOL = 6 };
+enum { TS_SIGNED = 0, TS_UNSIGNED = 1, TS_FLOAT = 2, TS_BFLOAT = 4, TS_BOOL = 6, TS_E4M3 = 10 };
 
 #define TS_CHECK(name, condition) typedef char ts_check_##name[(condition) ? 1 : -1]
 TS_CHECK(pointer, sizeof(void*) == 8);

@@ -111,7 +111,7 @@ class CallCheck:
         out, wanted = self._call.args[index].clone(), self._wanted[index]
         for argument, part in self._call.free:
             if argument == index:
-                out[part], wanted[part] = 0, 0
+                bits(out)[part], bits(wanted)[part] = 0, 0
         if not self._facts.bounds:
             self._compare_bits(what, out, wanted)
             return
@@ -120,7 +120,7 @@ class CallCheck:
         if bool(touched.any()):
             self.problems.append(f"{what} is written where it must not be{_where(touched)}")
             return
-        out[poison.to(out.device)], wanted[poison] = 0, 0
+        bits(out)[poison.to(out.device)], bits(wanted)[poison] = 0, 0  # 0.0 in every dtype
         if index in self._facts.exact:
             self._compare_bits(what, out, wanted.to(out.dtype))
         else:
@@ -135,6 +135,7 @@ class CallCheck:
         if not self._facts.bounds:
             self._compare_bits(what, out, wanted)
             return
+        wanted = wanted.double()
         error = relative_error(out, wanted)
         self.error = max(self.error, error)
         far = (out.to(wanted.device, torch.float64) - wanted).abs()
@@ -195,8 +196,9 @@ def _invoke(bound: BoundKernel, op: str, args: Sequence[Any]) -> Any:
     """The call, planned first where the kernel wants it, as the engine does."""
     if not isinstance(bound, PlannedKernel):
         return bound(*args)
-    q, _, _, page_table, row_slot, *lengths, scale = args
-    if op == "attention_decode@1":
+    q, _, _, page_table, row_slot, *others, scale = args
+    lengths = [value for value in others if value.dtype == torch.int32]
+    if op.startswith("attention_decode"):
         lengths.insert(0, torch.arange(len(q) + 1, dtype=torch.int32))
     query_start, kv_len = (value.cpu() for value in lengths)
     plan = bound.plan(HostStep(query_start, kv_len, page_table, row_slot), scale)
