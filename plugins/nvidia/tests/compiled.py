@@ -30,6 +30,7 @@ from tokenspeed_nvidia.kernels import (
     attention_decode,
     attention_prefill,
     few_rows,
+    few_rows_fp8,
     kv_write,
     norm,
     page_table,
@@ -43,7 +44,7 @@ from tokenspeed_nvidia.kernels import (
 Launch = tuple[JITFunction, tuple[Any, ...], dict[str, Any]]
 POINTERS = {
     torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32",
-    torch.int32: "*i32", torch.int64: "*i64",
+    torch.float8_e4m3fn: "*fp8e4nv", torch.int32: "*i32", torch.int64: "*i64",
 }  # fmt: skip
 UNITS = {"sm_90": 132, "sm_100": 148, "gfx950": 256}
 NOT_CONSTANTS = ("num_warps", "num_stages", "launch_pdl")
@@ -109,12 +110,23 @@ def run_few_rows(arch: str) -> None:
         few_rows.few_rows_linear(meta(count, 4096), square, meta(4096), pdl=True)
 
 
+def run_few_rows_fp8(arch: str) -> None:
+    assert arch == "sm_90"
+    wide = meta(24576, 4096, dtype=torch.float8_e4m3fn)
+    scales = meta(192, 32, dtype=torch.float32)
+    for count in (1, 8, 32):
+        x, codes = meta(count, 4096), few_rows_fp8.quantize_rows(meta(count, 4096), pdl=True)
+        few_rows_fp8.product(codes, wide, scales, None, x.dtype, gate=True, pdl=True)
+        few_rows_fp8.product(codes, wide[:4096], scales[:32], meta(4096), x.dtype, pdl=True)
+    few_rows_fp8.add_norm_quantize_rows(x, x, x, meta(4096), 1e-6, pdl=True)
+
+
 def run_rope_kv_write(arch: str) -> None:
     fused = meta(32, 48, 128)
     rope_kv_write.rope_kv_write(
         fused[:, :32], fused[:, 32:40], fused[:, 40:], ints(32),
         meta(40960, 128, dtype=torch.float32), *paged(8, 128, torch.bfloat16), ints(32),
-        meta(128), meta(128), 1e-6, interleaved=False, pdl=arch == "sm_90",
+        meta(128), meta(128), None, None, 1e-6, interleaved=False, pdl=arch == "sm_90",
     )  # fmt: skip
 
 
@@ -127,6 +139,7 @@ RUNS: dict[str, Callable[[str], None]] = {
     "sample": run_sample,
     "small": run_small,
     "few_rows": run_few_rows,
+    "few_rows_fp8": run_few_rows_fp8,
     "rope_kv_write": run_rope_kv_write,
 }
 

@@ -273,7 +273,7 @@ class Tiling:
 def choose_tiling(rows: int, tiles: int, k: int, gate: bool) -> Tiling:
     """K is split where there are too few tiles to fill 132 multiprocessors and shares stay long."""
     split = 2 if tiles < 80 and k >= 2 * 2048 else 1
-    return Tiling(split, stages=4 if gate or rows > 32 else 6)
+    return Tiling(split, stages=4 if gate or rows > 32 else 6, ahead=8)
 
 
 def few_rows_linear(
@@ -301,6 +301,8 @@ def few_rows_linear(
     if rows <= VECTOR_ROWS:
         chunk = min(CHUNK, triton.next_power_of_2(k))
         ahead = triton.next_power_of_2(k - chunk) // LINE.value if k > chunk else 0
+        if tiling is not None:
+            ahead = min(ahead, tiling.ahead)
         multiply_row[(n,)](
             out, x, weight, bias, rows, n, *strides, n,
             ROWS=rows, CHUNK=chunk, AHEAD=ahead, EVEN=k % chunk == 0, num_warps=4, **shared,

@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 from tokenspeed_sdk.contracts.kernel import CallSite
 
+from tokenspeed_nvidia.kernels.pdl import has_pdl, options, start_dependents, wait_for_inputs
+
 
 @triton.jit
 def rotate_heads(
@@ -37,13 +39,15 @@ def rope_tokens(
     q, k, positions, cos_sin, table_rows,
     q_stride_t, q_stride_h, k_stride_t, k_stride_h, table_stride,
     Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, HALF: tl.constexpr, INTERLEAVED: tl.constexpr,
-    HEADS: tl.constexpr, PAIRS: tl.constexpr,
+    HEADS: tl.constexpr, PAIRS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program rotates HEADS heads of one token: of q first, of k in the last program."""
+    start_dependents(PDL)
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     head = tl.arange(0, HEADS)
     pair = tl.arange(0, PAIRS)
+    wait_for_inputs(PDL)
     position = tl.load(positions + token)
     position = tl.minimum(tl.maximum(position, 0), table_rows - 1).to(tl.int64)
     row = cos_sin + position * table_stride + pair
@@ -67,6 +71,7 @@ def rope(
     cos_sin: torch.Tensor,
     *,
     interleaved: bool,
+    pdl: bool = False,
 ) -> None:
     """Rotate q and k in place."""
     tokens, q_heads, _ = q.shape
@@ -79,16 +84,17 @@ def rope(
         q, k, positions, cos_sin, cos_sin.shape[0],
         q.stride(0), q.stride(1), k.stride(0), k.stride(1), cos_sin.stride(0),
         Q_HEADS=q_heads, K_HEADS=k_heads, HALF=half, INTERLEAVED=interleaved,
-        HEADS=heads, PAIRS=triton.next_power_of_2(half), num_warps=1 if heads * half <= 512 else 4,
+        HEADS=heads, PAIRS=triton.next_power_of_2(half), PDL=pdl,
+        num_warps=1 if heads * half <= 512 else 4, **options(pdl),
     )  # fmt: skip
 
 
 def bind(site: CallSite) -> Callable[..., None]:
-    interleaved = bool(site.traits["interleaved"])
+    interleaved, pdl = bool(site.traits["interleaved"]), has_pdl(site)
 
     def call(
         q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor
     ) -> None:
-        rope(q, k, positions, cos_sin, interleaved=interleaved)
+        rope(q, k, positions, cos_sin, interleaved=interleaved, pdl=pdl)
 
     return call

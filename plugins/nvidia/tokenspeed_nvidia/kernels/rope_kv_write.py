@@ -14,26 +14,19 @@ program (token, part)   parts 0 .. a-1     HEADS query heads each, in place
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from tokenspeed_sdk.contracts.kernel import CallSite
 
+from tokenspeed_nvidia.kernels.kv_write import to_cache
 from tokenspeed_nvidia.kernels.pdl import has_pdl, options, start_dependents, wait_for_inputs
 
 HEADS = 8
 """Heads of a program: few, so that one token's heads spread over several multiprocessors."""
-
-E4M3_MAX: tl.constexpr = tl.constexpr(448.0)
-
-
-@triton.jit
-def to_cache(value, scale, FP8: tl.constexpr, target):
-    """A value as the cache keeps it: saturated at the largest number where that has 8 bits."""
-    if FP8:
-        value = tl.minimum(tl.maximum(value.to(tl.float32) / scale, -E4M3_MAX), E4M3_MAX)
-    return value.to(target.dtype.element_ty)
 
 
 @triton.jit
@@ -132,7 +125,7 @@ def write_heads(
             WIDTH, ROTARY, INTERLEAVED, NORM, PAIRS, REST,
         )  # fmt: skip
         store_heads(
-            at, a, b, c, head, used, q_stride_h, 1.0,
+            at, a, b, c, head, used, q_stride_h, None,
             WIDTH, ROTARY, INTERLEAVED, False, PAIRS, REST,
         )  # fmt: skip
     else:
@@ -148,20 +141,18 @@ def write_heads(
                 k + token * k_stride_t, k_weight, head, used, cos, sin, k_stride_h, eps,
                 WIDTH, ROTARY, INTERLEAVED, NORM, PAIRS, REST,
             )  # fmt: skip
-            scale = tl.load(k_scale) if FP8 else 1.0
             store_heads(
                 k_cache + page * kc_stride_p + offset * kc_stride_t, a, b, c, head, used,
-                kc_stride_h, scale, WIDTH, ROTARY, INTERLEAVED, FP8, PAIRS, REST,
+                kc_stride_h, k_scale, WIDTH, ROTARY, INTERLEAVED, FP8, PAIRS, REST,
             )  # fmt: skip
         else:
             column = tl.arange(0, COLUMNS)
             inside = used[:, None] & (column < WIDTH)[None, :]
             at = v + token * v_stride_t + head[:, None] * v_stride_h + column[None, :]
             value = tl.load(at, mask=inside, other=0.0)
-            scale = tl.load(v_scale) if FP8 else 1.0
             to = v_cache + page * vc_stride_p + offset * vc_stride_t
             to += head[:, None] * vc_stride_h + column[None, :]
-            tl.store(to, to_cache(value, scale, FP8, v_cache), mask=inside)
+            tl.store(to, to_cache(value, v_scale, FP8, v_cache), mask=inside)
 
 
 def rope_kv_write(
@@ -176,18 +167,18 @@ def rope_kv_write(
     token_slot: torch.Tensor,
     q_weight: torch.Tensor | None,
     k_weight: torch.Tensor | None,
+    k_scale: torch.Tensor | None,
+    v_scale: torch.Tensor | None,
     eps: float,
     *,
     interleaved: bool,
-    scales: tuple[torch.Tensor, torch.Tensor] | None = None,
     pdl: bool = False,
 ) -> None:
-    """q in place, k and v to their pages. ``scales`` of keys and values: the cache has 8 bits."""
+    """q in place, k and v to their pages. With scales, the pages hold 8-bit floats."""
     tokens, q_heads, width = q.shape
     if not tokens:
         return
     kv_heads, rotary = k.shape[1], cos_sin.shape[1]
-    k_scale, v_scale = scales if scales is not None else (cos_sin, cos_sin)
     heads = min(HEADS, triton.next_power_of_2(kv_heads))
     parts = triton.cdiv(q_heads, heads) + 2 * triton.cdiv(kv_heads, heads)
     write_heads[(tokens, parts)](
@@ -199,7 +190,7 @@ def rope_kv_write(
         k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
         v_cache.stride(0), v_cache.stride(1), v_cache.stride(2),
         Q_HEADS=q_heads, KV_HEADS=kv_heads, WIDTH=width, ROTARY=rotary, PAGE=k_cache.shape[2],
-        INTERLEAVED=interleaved, NORM=q_weight is not None, FP8=scales is not None,
+        INTERLEAVED=interleaved, NORM=q_weight is not None, FP8=k_scale is not None,
         HEADS=heads, PAIRS=triton.next_power_of_2(rotary // 2),
         REST=triton.next_power_of_2(max(1, width - rotary)),
         COLUMNS=triton.next_power_of_2(width), PDL=pdl,
@@ -208,9 +199,13 @@ def rope_kv_write(
 
 
 def bind(site: CallSite) -> Callable[..., None]:
-    pdl, interleaved = has_pdl(site), bool(site.traits["interleaved"])
+    run = bind_fp8(site)
 
-    def call(*args: object) -> None:
-        rope_kv_write(*args, interleaved=interleaved, pdl=pdl)  # type: ignore[arg-type]
+    def call(*args: Any) -> None:
+        run(*args[:-1], None, None, args[-1])
 
     return call
+
+
+def bind_fp8(site: CallSite) -> Callable[..., None]:
+    return partial(rope_kv_write, pdl=has_pdl(site), interleaved=bool(site.traits["interleaved"]))
