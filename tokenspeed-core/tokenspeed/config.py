@@ -23,6 +23,7 @@ NotNegative = Annotated[float, Meta(ge=0, le=1e9, description="a number from 0 t
 Seconds = Annotated[float, Meta(gt=0, le=1e9, description="a number above 0, at most 1e9")]
 Port = Annotated[int, Meta(ge=0, le=65535, description="an integer from 0 to 65535")]
 Load = Annotated[Literal["auto", "dummy"], Meta(description='"auto" or "dummy"')]
+Autotune = Annotated[Literal["auto", "off"], Meta(description='"auto" or "off"')]
 Names = Annotated[tuple[str, ...], Meta(description="a list of texts")]
 Pins = Annotated[dict[str, str], Meta(description="a dict from op to kernel name")]
 
@@ -85,6 +86,8 @@ class EngineConfig(_Checked, frozen=True, kw_only=True):
             scheduler's; slow, for tests.
         check_kernels: whether every kernel's results are compared with what its op says in every
             step, not in the first ones alone; slow, to find the kernel that is at fault.
+        autotune: "auto" measures kernels that compete for a call site, where the device can, unless
+            a start before has; "off" lets their scores decide.
         threads: CPU threads of the engine; None leaves one core to the other processes.
         platform: name of the platform; None resolves it.
         pins: op -> kernel name that must be used.
@@ -110,6 +113,7 @@ class EngineConfig(_Checked, frozen=True, kw_only=True):
     graphs: Flag = True
     verify_page_tables: Flag = False
     check_kernels: Flag = False
+    autotune: Autotune = "auto"
     threads: Count | None = None
     platform: Text | None = None
     pins: Pins = {}

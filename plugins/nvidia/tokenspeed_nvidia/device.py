@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE, Capabilities, MemoryReport, Stream
 
+from tokenspeed_nvidia.nvml import driver_version
+
 
 class CudaEvent:
     """A point in a stream."""
@@ -75,6 +77,8 @@ class CudaDevice:
             dtypes=("bfloat16", "float16", "float32"),
             features=frozenset({GRAPH_CAPTURE}),
             units=properties.multi_processor_count,
+            product=properties.name,
+            toolchain=f"cuda {torch.version.cuda}, driver {driver_version()}",
         )
         self._pool: Any = None  # keeps the graphs' memory when the last of them is gone
 

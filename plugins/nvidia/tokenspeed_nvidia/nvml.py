@@ -45,6 +45,22 @@ def list_gpus() -> list[Gpu]:
         nvml.nvmlShutdown()
 
 
+def driver_version() -> str:
+    """Such as "580.65.06"; "" where the library does not say."""
+    try:
+        nvml = _load("libnvidia-ml.so.1")
+        _check(nvml, nvml.nvmlInit_v2(), "nvmlInit_v2")
+        text = ctypes.create_string_buffer(_NAME_BYTES)
+        try:
+            status = nvml.nvmlSystemGetDriverVersion(text, _NAME_BYTES)
+            _check(nvml, status, "nvmlSystemGetDriverVersion")
+        finally:
+            nvml.nvmlShutdown()
+    except NvmlError:
+        return ""
+    return text.value.decode(errors="replace")
+
+
 def hides_all() -> bool:
     """Whether CUDA_VISIBLE_DEVICES leaves this process without a GPU."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -34,6 +34,8 @@ class Capabilities:
         dtypes: dtypes it computes well in, best first; the first is the default of a model.
         features: further facts, such as GRAPH_CAPTURE or "avx512".
         units: cores or multiprocessors that a kernel may use.
+        product: what its maker calls it, such as "NVIDIA H200".
+        toolchain: what else decides how fast a kernel is, such as "cuda 13.0, driver 580.65".
     """
 
     device_type: str
@@ -41,6 +43,8 @@ class Capabilities:
     dtypes: tuple[str, ...]
     features: frozenset[str]
     units: int
+    product: str = ""
+    toolchain: str = ""
 
 
 @dataclass(frozen=True)

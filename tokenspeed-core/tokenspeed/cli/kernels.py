@@ -12,11 +12,16 @@ import click
 
 from tokenspeed.cli.environment import check_environment
 from tokenspeed.cli.lists import list_options
-from tokenspeed.cli.options import DTYPES, engine_config, model_folder, pins
+from tokenspeed.cli.options import AUTOTUNE, DTYPES, engine_config, model_folder, pins
+from tokenspeed.cli.table import print_table
 from tokenspeed.cli.without_weights import ask_everything
 from tokenspeed.plugins.errors import did_you_mean
+from tokenspeed.registry.by_rows import text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tokenspeed.registry.contest import Contest
     from tokenspeed.registry.kernels import BoundSite
 
 
@@ -32,6 +37,13 @@ def kernels() -> None:
 @click.option("--dtype", type=click.Choice(DTYPES), default="auto", show_default=True)
 @click.option(
     "--pin", "pins", callback=pins, multiple=True, metavar="OP=KERNEL", help="As for ts serve."
+)
+@click.option(
+    "--autotune",
+    type=click.Choice(AUTOTUNE),
+    default="auto",
+    show_default=True,
+    help="As for ts serve: measures what was not measured before.",
 )
 @list_options
 @click.option("--json", "as_json", is_flag=True, help="For programs, and for issues.")
@@ -77,6 +89,27 @@ def _show(bound: BoundSite, count: int) -> None:
         click.echo(f"  * {rows}{decision.chosen} ({decision.owner}): {decision.why}")
         for runner_up in decision.runners_up:
             click.echo(f"    {runner_up.name} ({runner_up.owner}): {runner_up.why}")
+    if any(contest.times for contest in bound.contests):
+        _show_times(bound.contests)
+
+
+def _show_times(contests: Sequence[Contest]) -> None:
+    """Microseconds of every kernel that was measured, the chosen one with a star."""
+    names = sorted({name for contest in contests for name in (*contest.times, contest.chosen)})
+    rows = [
+        (text(each.rows), *(_time(each, name) for name in names), each.source) for each in contests
+    ]
+    print_table(("rows", *(f"{name}, us" for name in names), "decided by"), rows)
+
+
+def _time(contest: Contest, name: str) -> str:
+    star = "*" if name == contest.chosen else ""
+    timing = contest.times.get(name)
+    if timing is None:
+        return star
+    if timing.us is None:
+        return f"{'failed' if timing.failed else 'plans'}{star}"
+    return f"{timing.us:.1f}{star}"
 
 
 def _data(bound: BoundSite, count: int) -> dict[str, Any]:
@@ -89,4 +122,14 @@ def _data(bound: BoundSite, count: int) -> dict[str, Any]:
         "layer": site.layer,
         "sites": count,
         "decisions": [asdict(decision) for decision in bound.decisions],
+        "contests": [
+            {
+                "rows": text(contest.rows),
+                "decided_by": contest.source,
+                "chosen": contest.chosen,
+                "us": {name: timing.us for name, timing in contest.times.items()},
+                "failed": {name: t.failed for name, t in contest.times.items() if t.failed},
+            }
+            for contest in bound.contests
+        ],
     }

@@ -18,6 +18,7 @@ from tokenspeed.config import ConfigError, EngineConfig
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _DEFAULTS = EngineConfig(model="")
+AUTOTUNE = ("auto", "off")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -222,6 +223,13 @@ _OPTIONS = (
         "--check-kernels",
         is_flag=True,
         help="Check what each kernel returns in every step, to find one that is at fault; slow.",
+    ),
+    click.option(
+        "--autotune",
+        type=click.Choice(AUTOTUNE),
+        default=_DEFAULTS.autotune,
+        show_default=True,
+        help="Measure kernels that compete, once for a device and its software; off: by score.",
     ),
     click.option(
         "--threads", type=COUNT, help="CPU threads of the engine; by default all cores but one."

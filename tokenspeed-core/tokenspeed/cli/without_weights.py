@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,12 +61,16 @@ def _ask_everything(engine: EngineConfig) -> Start:
     resolution = resolve_engine(engine, config["architectures"])
     platform = load_platform(resolution.plan)
     platform.prepare(engine.threads)
+    from tokenspeed.registry.autotune import Autotuner
     from tokenspeed.registry.candidates import NoKernelError
     from tokenspeed.registry.kernels import KernelRegistry
 
-    registry = KernelRegistry(resolution.plan, engine.pins, resolution.refused)
+    device = platform.open()
+    tuner = Autotuner.on(device, engine.autotune)
+    registry = KernelRegistry(resolution.plan, engine.pins, resolution.refused, tuner=tuner)
     try:
-        _bind_all(registry, resolution, platform.open(), engine)
+        with closing(tuner) if tuner else nullcontext():
+            _bind_all(registry, resolution, device, engine)
     except KeyError as error:
         raise click.ClickException(f"the model's config.json lacks {error}") from error
     except (NoKernelError, ValueError) as error:

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
@@ -37,6 +37,7 @@ from tokenspeed.messages import EngineFailed, EngineLoading, EngineReady
 from tokenspeed.plugins.errors import describe
 from tokenspeed.plugins.load.plugin_code import as_failure
 from tokenspeed.process.failure import StartError
+from tokenspeed.registry.autotune import Autotuner
 from tokenspeed.registry.candidates import NoKernelError
 from tokenspeed.registry.kernels import KernelRegistry
 from tokenspeed.registry.models import load_model
@@ -124,7 +125,7 @@ def build_engine(
     phase = partial(_phase, mailbox, tell)
     device = platform.open()
     with phase("load model", "use a smaller model"):
-        loaded = _load(plan, device, mailbox)
+        loaded = _load(plan, device, mailbox, doing)
     with phase("measure workspace", "lower --max-step-tokens"):
         workspace = _workspace(loaded, device, config)
     kv = allocate_kv(config, loaded.groups, loaded.context, device, workspace, phase)
@@ -146,13 +147,16 @@ def build_engine(
     )
 
 
-def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox) -> LoadedModel:
+def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox, doing: Tell) -> LoadedModel:
     config = plan.engine
     folder = Path(config.model)
     raw = json.loads((folder / "config.json").read_text())
     read = ConfigReader(raw)
     entry = load_model(plan.plugins, raw["architectures"])
-    registry = KernelRegistry(plan.plugins, config.pins, check_results=config.check_kernels)
+    tuner = Autotuner.on(device, config.autotune, doing)
+    registry = KernelRegistry(
+        plan.plugins, config.pins, check_results=config.check_kernels, tuner=tuner
+    )
     context = BuildContext(
         kernels=registry,
         device=device.capabilities,
@@ -162,6 +166,8 @@ def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox) -> LoadedModel:
         page_size=config.page_size,
     )
     model_config = entry.read_config(raw)
+    shell = replace(context, torch_device="meta")  # measured while the device is empty
+    registry.rehearse(lambda: entry.build(model_config, shell))
     model = entry.build(model_config, context)
     weight_bytes = _fill(model.weight_map(), config, mailbox)
     model.prepare()

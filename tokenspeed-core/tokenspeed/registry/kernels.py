@@ -7,8 +7,9 @@
     registry.check_pins()          # every pin met a call site
     registry.check_wired()         # every kernel plugin is a candidate for something
 
-The highest score wins, ties go by name, the sdk's reference comes last. A pin is honoured or
-refused, never replaced. What wins may depend on the number of rows.
+The highest score wins, ties go by name, the sdk's reference comes last; with a tuner, the fastest
+of those that compete. A pin is honoured or refused, never replaced. What wins may depend on the
+number of rows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -40,6 +41,7 @@ from tokenspeed.plugins.load.wiring import Wired, check_wired
 from tokenspeed.plugins.plan import Planned, PluginPlan, platform_devices
 from tokenspeed.plugins.words import counted
 from tokenspeed.registry import by_rows
+from tokenspeed.registry.autotune import Autotuner
 from tokenspeed.registry.candidates import (
     Candidate,
     Judged,
@@ -52,8 +54,8 @@ from tokenspeed.registry.candidates import (
     rank,
     read_kernels,
     unfit,
-    why_not,
 )
+from tokenspeed.registry.contest import Contest, Source, best, why_chosen, why_lost
 from tokenspeed.registry.guard import ResultChecks, guard, guard_packing
 
 _log = logging.getLogger(__name__)
@@ -61,10 +63,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BoundSite:
-    """A call site and the decisions that were taken for it: one, unless it depends on the rows."""
+    """A call site and the decisions that were taken for it: one, unless it depends on the rows.
+
+    Attributes:
+        contests: what decided in each bucket of rows.
+    """
 
     site: CallSite
     decisions: tuple[Decision, ...]
+    contests: tuple[Contest, ...] = ()
 
     @property
     def decision(self) -> Decision:
@@ -80,6 +87,7 @@ class _Part:
     chosen: Judged
     judged: tuple[Judged, ...]
     buckets: tuple[by_rows.RowRange, ...]
+    contest: Contest
 
     @property
     def name(self) -> str:
@@ -120,16 +128,19 @@ class KernelRegistry:
         refused: Iterable[Refused] = (),
         *,
         check_results: bool = False,
+        tuner: Autotuner | None = None,
     ) -> None:
         """PluginError: a plugin that the launch stands on is broken.
 
         Args:
             refused: plugins that are in no plan; their claims are shown with the reasons.
             check_results: as if everything happened inside ``checked_results``; slow.
+            tuner: knows or measures which kernel is the fastest; without one, scores decide.
         """
         self.bound: list[BoundSite] = []
         self.refused: list[Decision] = []
         self._pins = dict(pins)
+        self._tuner = tuner
         self._checks = ResultChecks(check_results)
         self._in_parts: set[str] = set()  # fused ops that a pin switches off
         self._warned: set[tuple[str, str]] = set()
@@ -177,6 +188,13 @@ class KernelRegistry:
             self.bound.pop()
             return None
         return binding
+
+    def rehearse(self, build: Callable[[], object]) -> None:
+        """Let the tuner measure what ``build`` binds, before memory is filled; notes nothing."""
+        if self._tuner is not None:
+            with closing(self._tuner):
+                build()
+            self.bound.clear()
 
     def checked_results(
         self, doing: Callable[[str], None] = lambda what: None
@@ -258,7 +276,7 @@ class KernelRegistry:
 
     def _bind(self, site: CallSite, ruled_out: Mapping[str, Judged]) -> Binding:
         ranges = by_rows.buckets(site.rows)
-        chosen = [self._choose(replace(site, rows=rows), ruled_out) for rows in ranges]
+        chosen = [self._choose(replace(site, rows=rows), ruled_out, self._tuner) for rows in ranges]
         parts = [
             part
             for name in dict.fromkeys(part.name for part in chosen)
@@ -267,9 +285,10 @@ class KernelRegistry:
         ]
         calls = [self._bind_part(part) for part in parts]
         if len(parts) > 1 and any(isinstance(call, PlannedKernel) for call in calls):
-            parts = [self._choose(site, ruled_out)]  # one that plans serves all numbers of rows
+            # One that plans serves all numbers of rows.
+            chosen = parts = [self._choose(site, ruled_out)]
             calls = [self._bind_part(parts[0])]
-        self._note(site, parts)
+        self._note(site, parts, tuple(part.contest for part in chosen))
         if len(parts) > 1:
             return _by_rows(ranges, parts, calls)
         return Binding(parts[0].name, calls[0], parts[0].packing)
@@ -287,7 +306,9 @@ class KernelRegistry:
             return run
         return [replace(first, site=site, buckets=tuple(part.site.rows for part in run))]
 
-    def _choose(self, site: CallSite, ruled_out: Mapping[str, Judged]) -> _Part:
+    def _choose(
+        self, site: CallSite, ruled_out: Mapping[str, Judged], tuner: Autotuner | None = None
+    ) -> _Part:
         pin = self._pins.get(site.op)
         judged = tuple(
             ruled_out.get(candidate.name) or judge(candidate, site)
@@ -298,7 +319,13 @@ class KernelRegistry:
         fit = [j for j in judged if j.score is not None and pin in (None, j.candidate.name)]
         if not fit:
             raise no_kernel(site, judged, pin)
-        return _Part(site, min(fit, key=rank), judged, (site.rows,))
+        times = tuner.times(site, [j.candidate for j in fit]) if tuner and not pin else {}
+        winner, by_time = best(fit, times)
+        source: Source = "pin" if pin else "score"
+        if tuner and by_time:
+            source = "measured" if tuner.has_measured(site) else "cache"
+        contest = Contest(site.rows, source, winner.candidate.name, times)
+        return _Part(site, winner, judged, (site.rows,), contest)
 
     def _bind_part(self, part: _Part) -> BoundKernel:
         candidate, site = part.chosen.candidate, part.site
@@ -318,10 +345,9 @@ class KernelRegistry:
             _log.warning("kernel %s of %s is left out for %s", judged.candidate.name,
                          judged.candidate.owner, site.op, exc_info=judged.error)  # fmt: skip
 
-    def _note(self, site: CallSite, parts: Sequence[_Part]) -> None:
-        pin = self._pins.get(site.op)
+    def _note(self, site: CallSite, parts: Sequence[_Part], contests: tuple[Contest, ...]) -> None:
         named = [replace(part, buckets=()) for part in parts] if len(parts) == 1 else parts
-        self.bound.append(BoundSite(site, tuple(_decide(part, pin) for part in named)))
+        self.bound.append(BoundSite(site, tuple(_decide(part) for part in named), contests))
 
 
 def _runs(parts: Sequence[_Part], name: str) -> list[list[_Part]]:
@@ -349,16 +375,16 @@ def _by_rows(
     )
 
 
-def _decide(part: _Part, pin: str | None) -> Decision:
+def _decide(part: _Part) -> Decision:
     chosen = part.chosen
     others = sorted((j for j in part.judged if j is not chosen), key=rank)
     return Decision(
         role=part.site.op,
         chosen=chosen.candidate.name,
         owner=chosen.candidate.owner,
-        why=f"pinned; {chosen.reason}" if pin else f"score {chosen.score}: {chosen.reason}",
+        why=why_chosen(chosen, part.contest),
         runners_up=tuple(
-            RunnerUp(j.candidate.name, j.candidate.owner, why_not(j, pin)) for j in others
+            RunnerUp(j.candidate.name, j.candidate.owner, why_lost(j, part.contest)) for j in others
         ),
         rows=", ".join(by_rows.text(rows) for rows in part.buckets),
     )
