@@ -47,13 +47,14 @@ def examples(op: Op, site: CallSite, device: Device, watch: Stopwatch) -> list[C
     assert op.example is not None
     make = op.example
     rows = PROMPT_ROWS if site.rows[1] is None else site.rows[1]
-    copies: list[Calls] = [watch.finish(lambda: make(site, rows, device.torch_device))]
-    each = max(_bytes(copies[0]), 1)
+    first: Calls = watch.finish(lambda: make(site, rows, device.torch_device))
+    each = max(_bytes(first), 1)
     room = int(device.memory().free * MEMORY_SHARE) // each
     wanted = min(math.ceil(ROTATED_BYTES / each), MOST_COPIES, room)
-    while len(copies) < wanted:
-        copies.append(watch.finish(lambda: make(site, rows, device.torch_device)))
-    return copies
+    others: list[Calls] = watch.finish(
+        lambda: [make(site, rows, device.torch_device) for _ in range(wanted - 1)]
+    )
+    return [first, *others]
 
 
 def rounds(copies: Sequence[Calls]) -> int:
