@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE
+from tokenspeed_sdk.ops import fp8
 
-from tokenspeed.bench.model_sites import LINEAR, number
+from tokenspeed.bench.model_sites import LINEAR, LINEAR_FP8, number
+from tokenspeed.registry.autotune import Autotuner
 from tokenspeed.registry.kernels import KernelRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tokenspeed_sdk.contracts.kernel import CallSite
+    from tokenspeed_sdk.contracts.kernel import Binding, CallSite
     from tokenspeed_sdk.contracts.platform import Device
 
     from tokenspeed.process.launch import LaunchPlan
@@ -33,10 +36,10 @@ PASSES = 20
 
 @dataclass(frozen=True)
 class _Linear:
-    """Rows and columns of a weight, and what multiplies with it."""
+    """Input features, and what multiplies with a weight."""
 
-    n: int
     k: int
+    weight_bytes: int
     call: Callable[[torch.Tensor], torch.Tensor]
     by_torch: Callable[[torch.Tensor], torch.Tensor]
 
@@ -55,9 +58,13 @@ class DeviceLinears:
         self._device = device
         self._stream = device.stream()
         self._dtype = getattr(torch, device.capabilities.dtypes[0])
-        self._registry = KernelRegistry(plan.plugins, plan.engine.pins)
-        self._calls = [self._prepared(site) for site in sites if site.op == LINEAR]
-        self.weight_bytes = sum(each.n * each.k for each in self._calls) * self._dtype.itemsize
+        linears = [site for site in sites if site.op in (LINEAR, LINEAR_FP8)]
+        tuner = Autotuner.on(device, plan.engine.autotune)
+        registry = KernelRegistry(plan.plugins, plan.engine.pins, tuner=tuner)
+        with closing(tuner) if tuner else nullcontext():  # while the device is empty
+            bindings = [registry.bind(site) for site in linears]
+        self._calls = [self._prepared(*each) for each in zip(linears, bindings, strict=True)]
+        self.weight_bytes = sum(each.weight_bytes for each in self._calls)
 
     def seconds(self, rows: int, *, by_torch: bool = False) -> float:
         """Seconds of one pass over all of them with ``rows`` tokens."""
@@ -82,16 +89,18 @@ class DeviceLinears:
         self._stream.record().wait()
         return time.perf_counter() - start
 
-    def _prepared(self, site: CallSite) -> _Linear:
+    def _prepared(self, site: CallSite, binding: Binding) -> _Linear:
         n, k = number(site, "n"), number(site, "k")
-        binding = self._registry.bind(site)
         plain = self._random(n, k, k**-0.5)
-        packed = binding.pack_weight(plain)
         bias = self._random(1, n, 1.0)[0] if site.traits.get("bias") else None
+        weights: tuple[torch.Tensor, ...] = (plain,)
+        if site.op == LINEAR_FP8:
+            weights = fp8.quantize_weight(plain)
+        packed = (binding.pack_weight(weights[0]), *weights[1:])
         return _Linear(
-            n,
             k,
-            call=lambda x: binding.call(x, packed, bias),
+            weight_bytes=sum(each.nbytes for each in weights),
+            call=lambda x: binding.call(x, *packed, bias),
             by_torch=lambda x: torch.nn.functional.linear(x, plain, bias),
         )
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tokenspeed.process.launch import LaunchPlan
     from tokenspeed.registry.kernels import KernelRegistry
 
-LINEAR = "linear@1"
+LINEAR, LINEAR_FP8 = "linear@1", "linear_fp8@1"
 PREFILL_ATTENTION = "attention_prefill"
 
 
@@ -48,7 +48,7 @@ def sizes(sites: Iterable[CallSite], vocab_size: int) -> Sizes:
     """The model's sizes; the head is the linear layer with a row for each token id."""
     layers = head = pairs = 0
     for site in sites:
-        if site.op == LINEAR:
+        if site.op in (LINEAR, LINEAR_FP8):
             n, k = number(site, "n"), number(site, "k")
             if n == vocab_size:
                 head += n * k

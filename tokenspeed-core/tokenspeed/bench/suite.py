@@ -156,6 +156,7 @@ class File:
         self, path: Path | None, config: EngineConfig, work: Workloads, command: str
     ) -> None:
         self._path = path
+        self._found: dict[str, Measured] = {}
         self._facts: dict[str, object] = {
             "command": command,
             "commit": commit(Path(config.model)),
@@ -165,17 +166,19 @@ class File:
             "workloads": work,
         }
 
-    def write(self, given: Measured, fp8: Measured | None = None) -> None:
-        """``given``: in the format that the configuration asks for."""
+    def write(self, kind: str, found: Measured) -> None:
+        """``kind``: "ms" in the format that is asked for first, "fp8" in the second."""
+        self._found[kind] = found
         if self._path is None:
             return
+        first, second = self._found["ms"], self._found.get("fp8", Measured())
         content = {
-            "ms": given.ms,
-            "floor_ms": given.floor_ms,
-            "fp8": fp8.ms if fp8 else {},
-            "device": given.device,
+            "ms": first.ms,
+            "floor_ms": first.floor_ms,
+            "fp8": second.ms,
+            "device": first.device,
             **self._facts,
-            "details": {"given": given} | ({"fp8": fp8} if fp8 else {}),
+            "details": self._found,
         }
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")

@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from tokenspeed.cli.bench_options import COUNT, check_option, finish, plot_option, save_option, say
 from tokenspeed.cli.options import engine_config, engine_options, model_folder
@@ -192,6 +195,13 @@ def agentic(
     type=click.Path(dir_okay=False, exists=True, path_type=Path),
     help='JSON with milliseconds that are wanted: {"ms": {"decode_bs1": 4.4}, "fp8": {}}.',
 )
+@click.option(
+    "--fp8",
+    "fp8_options",
+    metavar="OPTIONS",
+    help="Measure a second engine with these engine options on top, in one text; its figures are "
+    'the file\'s "fp8".',
+)
 @engine_options
 @save_option
 @check_option
@@ -204,6 +214,7 @@ def suite(
     lockstep: bool,
     repetitions: int,
     bars: Path | None,
+    fp8_options: str | None,
     save: Path | None,
     check: bool,
     **options: Any,
@@ -217,14 +228,32 @@ def suite(
 
     turns = _take_turns(options)
     work = suites.Workloads(batches, prompt_tokens, steps, prompts, turns, lockstep, repetitions)
-    config = engine_config(folder, options)
-    _check_room(config, max(*batches, turns.users), work.longest)
+    configs = [engine_config(folder, dict(options))]
+    if fp8_options is not None:
+        configs.append(engine_config(folder, options | _engine_values(fp8_options)))
+    for config in configs:
+        _check_room(config, max(*batches, turns.users), work.longest)
     wanted = json.loads(bars.read_text()) if bars else {}
-    file = suites.File(save, config, work, "ts " + " ".join(sys.argv[1:]))
-    given = suites.measure(config, work, timed(say), file.write)
-    suites.show("as configured", given, wanted.get("ms", {}))
-    if check and suites.missed(given, wanted.get("ms", {})):
+    file = suites.File(save, configs[0], work, "ts " + shlex.join(sys.argv[1:]))
+    progress, missed = timed(say), []
+    for config, kind in zip(configs, ("ms", "fp8"), strict=False):
+        found = suites.measure(config, work, progress, partial(file.write, kind))
+        suites.show(kind, found, wanted.get(kind, {}))
+        missed += suites.missed(found, wanted.get(kind, {}))
+    if check and missed:
         sys.exit(1)
+
+
+def _engine_values(text: str) -> dict[str, Any]:
+    """The engine options that a text gives, without those that it leaves out."""
+    command = engine_options(click.Command("--fp8", params=[], callback=None))
+    context = command.make_context("--fp8", shlex.split(text))
+    given = ParameterSource.COMMANDLINE
+    return {
+        name: value
+        for name, value in context.params.items()
+        if context.get_parameter_source(name) is given
+    }
 
 
 def _take_turns(options: dict[str, Any]) -> Turns:
