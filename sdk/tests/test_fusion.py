@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from tokenspeed_sdk.contracts.kernel import Binding, CallSite
 from tokenspeed_sdk.contracts.model import CacheGroup
-from tokenspeed_sdk.modeling import BuildContext, CausalLM, Graph, Mesh, RopeConfig
+from tokenspeed_sdk.modeling import BuildContext, CausalLM, Graph, Mesh, RopeConfig, load_dummy
 from tokenspeed_sdk.modeling.fusion import fuse
 from tokenspeed_sdk.modeling.layers import (
     AddRMSNorm,
@@ -144,20 +145,25 @@ def names(graph: Graph) -> list[str]:
 def build(resolver: Any, **config: Any) -> Block:
     """With the same random weights whatever the resolver."""
     model = Block.build(config, context_of(resolver))
-    generator = torch.Generator().manual_seed(1)
-    for parameter in model.weight_map().parameters.values():
-        parameter.normal_(0.0, 0.5, generator=generator)
+    fill(model.weight_map().parameters)
     model.prepare()
     return model
 
 
-def runner(model: Block) -> ModelRunner:
+def fill(parameters: Mapping[str, torch.Tensor]) -> None:
+    generator = torch.Generator().manual_seed(1)
+    for name, parameter in parameters.items():
+        if not name.endswith("scale"):
+            parameter.normal_(0.0, 0.5, generator=generator)
+
+
+def runner(model: Block, dtype: torch.dtype = torch.float32) -> ModelRunner:
     cache = PagedCache(
         [GROUP],
         slots=40,
         pages_per_slot=16,
         page_size=4,
-        dtype=torch.float32,
+        dtype=dtype,
         device="cpu",
         seed=0,
     )
@@ -308,6 +314,53 @@ def test_the_output_of_the_graph_is_read() -> None:
     assert names(fuse(graph, context)) == ["norm", "up"]
     graph.add(Linear(context, "down", k=4, n=HIDDEN), ("wide",), ("hidden",))
     assert names(fuse(graph, context)) == ["{norm + up}", "down"]
+
+
+def test_eight_bit_pages() -> None:
+    """Fused and unfused write the same codes with the loaded scales, and read them back."""
+    logits = []
+    for resolver in (ReferenceResolver(), spy := Spy()):
+        context = replace(context_of(resolver), kv_dtype="float8_e4m3fn")
+        model = Block.build({"head_norms": True}, context)
+        weights = model.weight_map()
+        fill(weights.parameters)
+        weights.parameters["b.attn.k_scale"].fill_(0.5)
+        weights.parameters["b.attn.v_scale"].fill_(0.25)
+        model.prepare()
+        run = runner(model, torch.float8_e4m3fn)
+        logits.append([run.step({1: [3, 1, 4, 1, 5]})[1], run.step({1: [9], 2: [2, 6]})[1]])
+        keys = run.cache.views[0].keys[0].float()
+        logits[-1].append(keys[run.cache.page_table[1, 0]])
+    for plain, fused in zip(*logits, strict=True):
+        torch.testing.assert_close(plain, fused)
+    (heads,) = (site for site, _ in spy.fused if site.op.startswith("rope"))
+    assert heads.op == "rope_kv_write_fp8@1"
+    exact = runner(build(ReferenceResolver(), head_norms=True)).step({1: [3, 1, 4, 1, 5]})[1]
+    error = (logits[0][0] - exact).norm() / exact.norm()
+    assert 0 < error < 0.1
+
+
+def test_eight_bit_weights() -> None:
+    """The linear part says op and arguments: its codes and their scales go into the launch."""
+    found = []
+    for fused in (False, True):
+        resolver = ReferenceResolver(fuse=fused)
+        context = replace(context_of(resolver), quantization="fp8")
+        model = Block.build({"bias": True}, context)
+        load_dummy(model.weight_map())
+        model.prepare()
+        layers = [step.layer for step in model.program.steps]
+        assert sum(isinstance(layer, AddNormLinear) for layer in layers) == (2 if fused else 0)
+        run = runner(model)
+        found.append((run.step({1: [3, 1, 4]})[1], run.step({1: [2], 2: [7] * 40})[2]))
+    for plain, launched in zip(*found, strict=True):
+        torch.testing.assert_close(plain, launched)
+
+
+def test_scales_of_a_checkpoint_that_plain_pages_do_not_need() -> None:
+    weights = Block.build({}, context_of(ReferenceResolver())).weight_map()
+    for name in ("b.attn.k_scale", "b.attn.attn.v_scale"):
+        assert weights.ignores(name)
 
 
 def test_a_layer_with_a_run_of_its_own_is_no_part() -> None:

@@ -15,6 +15,7 @@ from tokenspeed_sdk.modeling import (
     ConfigReader,
     Graph,
     RopeConfig,
+    read_quantization,
     read_rope,
 )
 from tokenspeed_sdk.modeling.layers import (
@@ -62,7 +63,7 @@ class LlamaForCausalLM(CausalLM[LlamaConfig]):
     def read_config(cls, config: Mapping[str, Any]) -> LlamaConfig:
         read = ConfigReader(config)
         read.choice("hidden_act", ("silu",), default="silu")
-        read.absent("quantization_config", "use a checkpoint in bfloat16, float16 or float32")
+        read_quantization(config)  # refuses what the layers cannot hold
         bias = read.flag("attention_bias", default=False)
         hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
         kv_heads = read.size("num_key_value_heads", default=heads)

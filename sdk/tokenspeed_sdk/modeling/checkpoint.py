@@ -24,6 +24,9 @@ SINGLE = "model.safetensors"
 FLOAT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Dtypes that can be converted without further tensors such as scales."""
 
+CODES = "F8_E4M3"
+"""One byte that stands for a number only together with a scale."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -36,7 +39,8 @@ class Entry:
     @property
     def bytes(self) -> int:
         """Bytes in the file; 0 for a dtype that the loader refuses."""
-        return math.prod(self.shape) * FLOAT_BYTES.get(self.dtype, 0)
+        size = 1 if self.dtype == CODES else FLOAT_BYTES.get(self.dtype, 0)
+        return math.prod(self.shape) * size
 
 
 class Checkpoint:

@@ -15,6 +15,7 @@ from tokenspeed_sdk.contracts.kernel import (
     Trait,
 )
 from tokenspeed_sdk.contracts.platform import Capabilities
+from tokenspeed_sdk.modeling.quantization import FP8, FP8_KV
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,9 @@ class BuildContext:
         dtype: dtype of parameters and activations, such as "float32".
         max_model_len: longest sequence that will be served, in tokens.
         page_size: tokens per KV page; the caches of every batch have it.
+        quantization: format of the weights of linears: "fp8", or None for ``dtype``. Embeddings and
+            head stay in ``dtype``.
+        kv_dtype: dtype of the caches: "float8_e4m3fn", or None for ``dtype``.
     """
 
     kernels: KernelResolver
@@ -46,6 +50,20 @@ class BuildContext:
     page_size: int
     mesh: Mesh = field(default_factory=Mesh)
     role: str = "main"
+    quantization: str | None = None
+    kv_dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        """ValueError: a format that no layer knows."""
+        formats = (("quantization", self.quantization, FP8), ("kv_dtype", self.kv_dtype, FP8_KV))
+        for name, value, known in formats:
+            if value not in (None, known):
+                raise ValueError(f"{name} must be {known!r} or None; got {value!r}")
+
+    @property
+    def cache_dtype(self) -> str:
+        """Dtype of the caches, by name."""
+        return self.kv_dtype or self.dtype
 
     def bind(self, op: str, layer: str, **traits: Trait) -> Binding:
         """The kernel for one call site."""

@@ -11,22 +11,32 @@ from tokenspeed_sdk.modeling.weights import WeightMap
 SPREAD = 0.02
 """Standard deviation of matrices, about that of trained ones; it keeps activations finite."""
 
+CODE_SPREAD = 32.0
+"""The same of codes: 14 of it are the largest code, which no noise reaches."""
+
 
 def load_dummy(weights: WeightMap, seed: int = 0) -> int:
     """Fill every parameter: vectors of norms and biases with ones, the rest with normal noise.
+
+    The noise of e4m3 codes is as fine as their range allows, and their scales bring it down to the
+    spread of the others.
 
     Returns:
         Bytes filled.
     """
     generators: dict[torch.device, torch.Generator] = {}
     filled = 0
-    for parameter in weights.parameters.values():
+    for name, parameter in weights.parameters.items():
         device = parameter.device
         if device not in generators:
             generators[device] = torch.Generator(device).manual_seed(seed)
-        if parameter.dim() == 1:
+        if name in weights.scales:
+            noise = torch.empty_like(parameter, dtype=torch.bfloat16)
+            parameter.copy_(noise.normal_(0.0, CODE_SPREAD, generator=generators[device]))
+            weights.scales[name].fill_(SPREAD / CODE_SPREAD)
+        elif parameter.dim() == 1:
             parameter.fill_(1.0)
-        else:
+        elif not any(parameter is scale for scale in weights.scales.values()):
             parameter.normal_(0.0, SPREAD, generator=generators[device])
         filled += parameter.nbytes
     return filled

@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 import torch
 
-from tokenspeed_sdk.modeling.checkpoint import FLOAT_BYTES, Checkpoint
+from tokenspeed_sdk.modeling.checkpoint import CODES, FLOAT_BYTES, Checkpoint
+from tokenspeed_sdk.modeling.coded import coded_parts, fill_codes, misfits, scale_names
 from tokenspeed_sdk.modeling.weights import WeightError, WeightMap
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -30,12 +31,14 @@ class LoadReport:
         tied: tied name -> the tensor that it shares.
         ignored: checkpoint tensors that the model lists as not needed.
         bytes: bytes read from the files.
+        defaulted: parameters that keep their value, because the checkpoint has none for them.
     """
 
     loaded: tuple[str, ...]
     tied: dict[str, str]
     ignored: tuple[str, ...]
     bytes: int
+    defaulted: tuple[str, ...] = ()
 
 
 def load_weights(
@@ -53,16 +56,40 @@ def load_weights(
     with Checkpoint(folder) as checkpoint:
         origin = _origins(weights, checkpoint)
         ignored = tuple(name for name in checkpoint.entries if weights.ignores(name))
-        _check(weights, checkpoint, origin, ignored)
-        total = sum(checkpoint.entries[name].bytes for name in origin.values())
-        done = 0
+        coded = coded_parts(weights, origin)
+        _check(weights, checkpoint, origin, coded, ignored)
+        loaded = (*origin.values(), *scale_names(checkpoint, coded.values()))
+        tell = _Told(checkpoint, loaded, progress)
         for target, source in origin.items():
-            weights.target(target).copy_(checkpoint.read(source))
-            done += checkpoint.entries[source].bytes
-            if progress is not None:
-                progress(done, total)
+            if weights.slices[target].parameter not in coded:
+                weights.target(target).copy_(checkpoint.read(source))
+                tell([source])
+        for parameter, sources in coded.items():
+            fill_codes(weights, checkpoint, parameter, sources)
+            tell([*sources, *scale_names(checkpoint, [sources])])
         _check_ties(weights, checkpoint, origin)
-    return LoadReport(tuple(origin.values()), dict(weights.ties), ignored, total)
+        _check_positive(weights, origin)
+    defaulted = tuple(name for name in weights.defaults if name not in origin)
+    for name in defaulted:
+        weights.parameters[name].fill_(weights.defaults[name])
+    return LoadReport(loaded, dict(weights.ties), ignored, tell.total, defaulted)
+
+
+class _Told:
+    """Counts the bytes of tensors that are read, for whoever wants to hear."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, names: Iterable[str], progress: Progress | None
+    ) -> None:
+        self._entries = checkpoint.entries
+        self._progress = progress
+        self._done = 0
+        self.total = sum(self._entries[name].bytes for name in names)
+
+    def __call__(self, names: Iterable[str]) -> None:
+        self._done += sum(self._entries[name].bytes for name in names)
+        if self._progress is not None:
+            self._progress(self._done, self.total)
 
 
 def _origins(weights: WeightMap, checkpoint: Checkpoint) -> dict[str, str]:
@@ -79,16 +106,23 @@ def _origins(weights: WeightMap, checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def _check(
-    weights: WeightMap, checkpoint: Checkpoint, origin: dict[str, str], ignored: tuple[str, ...]
+    weights: WeightMap,
+    checkpoint: Checkpoint,
+    origin: dict[str, str],
+    coded: dict[str, list[str]],
+    ignored: tuple[str, ...],
 ) -> None:
-    known = weights.slices.keys() | weights.ties.keys() | set(ignored)
-    missing = (_fills(weights, name) for name in weights.slices if name not in origin)
+    scales = scale_names(checkpoint, coded.values())
+    known = weights.slices.keys() | weights.ties.keys() | {*ignored, *scales}
+    filled = origin.keys() | weights.defaults.keys()
+    missing = (_fills(weights, name) for name in weights.slices if name not in filled)
     unexpected = (name for name in checkpoint.entries if name not in known)
     problems = [
         *_problem("the checkpoint lacks", missing),
         *_problem("the model has no use for", unexpected),
         *_problem("shapes differ:", _misshapen(weights, checkpoint, origin)),
-        *_problem("dtypes cannot be converted:", _inconvertible(checkpoint, origin)),
+        *_problem("dtypes cannot be converted:", _inconvertible(weights, checkpoint, origin)),
+        *_problem("eight-bit weights cannot be used:", misfits(weights, checkpoint, coded)),
     ]
     if problems:
         raise WeightError(
@@ -106,14 +140,17 @@ def _fills(weights: WeightMap, name: str) -> str:
 def _misshapen(weights: WeightMap, checkpoint: Checkpoint, origin: dict[str, str]) -> Iterable[str]:
     for target, source in origin.items():
         wanted, found = tuple(weights.target(target).shape), checkpoint.entries[source].shape
-        if wanted != found:
+        if wanted != found and (wanted, found) != ((1,), ()):  # one number, written without a shape
             yield f"{source} is {list(found)} in the checkpoint, {list(wanted)} in the model"
 
 
-def _inconvertible(checkpoint: Checkpoint, origin: dict[str, str]) -> Iterable[str]:
-    for source in origin.values():
+def _inconvertible(
+    weights: WeightMap, checkpoint: Checkpoint, origin: dict[str, str]
+) -> Iterable[str]:
+    for target, source in origin.items():
         dtype = checkpoint.entries[source].dtype
-        if dtype not in FLOAT_BYTES:
+        coded = dtype == CODES and weights.slices[target].parameter in weights.scales
+        if dtype not in FLOAT_BYTES and not coded:
             yield f"{source} is {dtype}, not one of {', '.join(FLOAT_BYTES)}"
 
 
@@ -123,6 +160,17 @@ def _problem(title: str, names: Iterable[str]) -> list[str]:
         return []
     rest = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     return [f"{title} {', '.join(found[:SHOWN])}{rest}"]
+
+
+def _check_positive(weights: WeightMap, origin: dict[str, str]) -> None:
+    """What has a default is a factor: zero or infinity would end in nothing but NaN."""
+    for name in weights.defaults.keys() & origin.keys():
+        value = weights.parameters[name]
+        if not bool((value.isfinite() & (value > 0)).all()):
+            raise WeightError(
+                f"{origin[name]} is {value.tolist()} and must be one positive number; "
+                f"download the checkpoint again"
+            )
 
 
 def _check_ties(weights: WeightMap, checkpoint: Checkpoint, origin: dict[str, str]) -> None:

@@ -37,15 +37,26 @@ class WeightMap:
         parameters: parameter name -> the tensor to fill.
         slices: checkpoint tensor name -> the part that it fills.
         ties: name of a tied tensor -> name of the one whose content it shares.
+        scales: name of a parameter of e4m3 codes -> the scales of its blocks; see ``add_coded``.
+        defaults: parameter name -> what it holds where the checkpoint has no tensor for it.
+        unneeded: checkpoint tensors that a layer knows and does not read.
     """
 
     ignored: Sequence[str] = ()
     parameters: dict[str, torch.Tensor] = field(default_factory=dict)
     slices: dict[str, Slice] = field(default_factory=dict)
     ties: dict[str, str] = field(default_factory=dict)
+    scales: dict[str, torch.Tensor] = field(default_factory=dict)
+    unneeded: set[str] = field(default_factory=set)
+    defaults: dict[str, float] = field(default_factory=dict)
 
     def add(
-        self, name: str, parameter: torch.Tensor, sources: Mapping[str, int] | None = None
+        self,
+        name: str,
+        parameter: torch.Tensor,
+        sources: Mapping[str, int] | None = None,
+        *,
+        default: float | None = None,
     ) -> None:
         """Add a parameter.
 
@@ -53,6 +64,8 @@ class WeightMap:
             name: its name; also the checkpoint tensor that fills it when ``sources`` is None.
             parameter: at least rank 1.
             sources: checkpoint tensor name -> rows, for one that several tensors fill in order.
+            default: what it holds if the checkpoint has no such tensor; None: it must have one.
+                Only for a parameter without ``sources``.
 
         Raises:
             WeightError: the name or a source is in the map already, or the rows do not add up.
@@ -64,6 +77,8 @@ class WeightMap:
         if sum(sources.values()) != rows:
             raise WeightError(f"parameter {name!r} has {rows} rows; its sources have {sources}")
         self.parameters[name] = parameter
+        if default is not None:
+            self.defaults[name] = default
         start = 0
         for source, count in sources.items():
             if source in self.slices:
@@ -73,6 +88,28 @@ class WeightMap:
                 )
             self.slices[source] = Slice(name, start, count)
             start += count
+
+    def add_coded(
+        self,
+        name: str,
+        codes: torch.Tensor,
+        scale: torch.Tensor,
+        sources: Mapping[str, int] | None = None,
+    ) -> None:
+        """Add a weight of e4m3 codes, filled by codes and scales or by floating weights.
+
+        Args:
+            name: of the codes; their scales are the parameter ``name`` + "_scale".
+            codes: [N, K] float8_e4m3fn.
+            scale: [ceil(N / 128), ceil(K / 128)] float32.
+            sources: as in ``add``.
+
+        Raises:
+            WeightError: as ``add``.
+        """
+        self.add(name, codes, sources)
+        self.parameters[f"{name}_scale"] = scale
+        self.scales[name] = scale
 
     def tie(self, name: str, to: str) -> None:
         """State that tensor ``name`` is the same as ``to``: either fills the parameter.
@@ -94,4 +131,5 @@ class WeightMap:
 
     def ignores(self, name: str) -> bool:
         """Whether a checkpoint tensor is known not to matter."""
-        return any(re.fullmatch(pattern, name) for pattern in self.ignored)
+        matches = (re.fullmatch(pattern, name) for pattern in self.ignored)
+        return name in self.unneeded or any(matches)

@@ -15,7 +15,9 @@ from tokenspeed_sdk.contracts.model import CacheGroup
 from tokenspeed_sdk.modeling.context import BuildContext
 from tokenspeed_sdk.modeling.layer import Layer
 from tokenspeed_sdk.modeling.placement import Replicate, Shard
+from tokenspeed_sdk.modeling.quantization import FP8_KV
 from tokenspeed_sdk.modeling.rows import RowRange, Rows
+from tokenspeed_sdk.modeling.weights import WeightMap
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,15 @@ class Attention(Layer):
     Writes keys and values into the cache, then attends: decode rows, which come first in a batch,
     with one kernel, prefill rows with the other. ``scale`` is ``head_dim ** -0.5`` unless given.
 
+    Over eight-bit pages (``kv_dtype`` of the context) a stored number times its scale is the key or
+    value. The two scales of a layer are fixed while it lives, so a page has no state of its own:
+    copied, moved to another tier or given to another request, it means the same.
+
     Attributes:
         write_op: the op that it writes with.
         traits: of its sites.
+        k_scale, v_scale: [1] float32, 1 where a checkpoint has none; None for pages of the dtype of
+            the model.
     """
 
     def __init__(
@@ -63,21 +71,46 @@ class Attention(Layer):
         super().__init__(name, (Shard(1), Shard(1), Shard(1), Replicate()), (Shard(1),))
         self._cache = cache
         self._scale = head_dim**-0.5 if scale is None else scale
-        self.write_op = "kv_write@1"
+        eight_bits = context.kv_dtype == FP8_KV
+        suffix = "_fp8@1" if eight_bits else "@1"
+        self.k_scale = _one(context) if eight_bits else None
+        self.v_scale = _one(context) if eight_bits else None
+        self.write_op = f"kv_write{suffix}"
         kv = {"kv_heads": kv_heads, "head_dim": head_dim, "page_size": context.page_size}
         self.traits: Mapping[str, Trait] = {"heads": heads, **kv}
         self._write = context.bind(self.write_op, name, **kv).call
         prefill, decode = (
             context.bind(op, name, **self.traits, window=None).call
-            for op in ("attention_prefill@1", "attention_decode@1")
+            for op in (f"attention_prefill{suffix}", f"attention_decode{suffix}")
         )
         self._prefill, self._planned_prefill = prefill, _planned(prefill)
         self._decode, self._planned_decode = decode, _planned(decode)
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: Rows) -> torch.Tensor:
         batch = rows.batch
-        self._write(k, v, *self.cache(rows), batch.token_slot, batch.positions)
+        self._write(k, v, *self.cache(rows), batch.token_slot, batch.positions, *self.scales)
         return self.attend(q, rows)
+
+    @property
+    def scales(self) -> tuple[torch.Tensor, ...]:
+        """Of keys and of values, as ops of eight-bit pages take them; else nothing."""
+        if self.k_scale is None or self.v_scale is None:
+            return ()
+        return self.k_scale, self.v_scale
+
+    def map_weights(self, weights: WeightMap) -> None:
+        """Checkpoints name a scale in one of three places; for plain pages it is not needed."""
+        module = self.name.rpartition(".")[0]
+        for kind, scale in (("k", self.k_scale), ("v", self.v_scale)):
+            name, *others = (
+                f"{module}.{place}{kind}_scale" for place in ("", "attn.", f"{kind}_proj.")
+            )
+            if scale is None:
+                weights.unneeded.update((name, *others))
+                continue
+            weights.add(name, scale, default=1.0)
+            for other in others:
+                weights.tie(other, name)
 
     def cache(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Keys and values of its layer, and the page table, in the order in which ops take them."""
@@ -106,13 +139,14 @@ class Attention(Layer):
     def _run_decode(
         self, q: torch.Tensor, cache: tuple[torch.Tensor, ...], rows: Rows, part: RowRange
     ) -> torch.Tensor:
-        args = (q, *cache, part.row_slot, part.kv_len, self._scale)
+        args = (q, *cache, part.row_slot, part.kv_len, *self.scales, self._scale)
         return self._call(self._decode, self._planned_decode, args, rows, part)
 
     def _run_prefill(
         self, q: torch.Tensor, cache: tuple[torch.Tensor, ...], rows: Rows, part: RowRange
     ) -> torch.Tensor:
-        args = (q, *cache, part.row_slot, part.query_start, part.kv_len, self._scale)
+        lengths = (part.query_start, part.kv_len)
+        args = (q, *cache, part.row_slot, *lengths, *self.scales, self._scale)
         return self._call(self._prefill, self._planned_prefill, args, rows, part)
 
     def _call(
@@ -130,6 +164,10 @@ class Attention(Layer):
             plan = rows.plan(planned, part, self._cache.group, self._scale)
             out = planned(*args, plan=plan)
         return out
+
+
+def _one(context: BuildContext) -> torch.Tensor:
+    return torch.ones(1, dtype=torch.float32, device=context.torch_device)
 
 
 def _planned(kernel: BoundKernel) -> PlannedKernel | None:

@@ -165,6 +165,7 @@ class RopeAttention(Layer):
             *attention.cache(rows),
             rows.batch.token_slot,
             *self._norm_weights(),
+            *attention.scales,
             self._norms[0].eps if self._norms else NO_NORM_EPS,
         )
         return attention.attend(q, rows)

@@ -14,10 +14,14 @@ from tokenspeed_sdk.modeling.dtypes import torch_dtype
 from tokenspeed_sdk.modeling.layer import Layer
 from tokenspeed_sdk.modeling.placement import Partial, Placement, Replicate, Shard
 from tokenspeed_sdk.modeling.weights import WeightMap
+from tokenspeed_sdk.ops import fp8
 
 
 class Linear(Layer):
     """``x [tokens, k] -> x W^T + b [tokens, n]``, whole on every rank.
+
+    With quantization "fp8" the weight is of e4m3 codes, ``weight_scale`` holds the scales of its
+    blocks, and the op quantises ``x``.
 
     Args:
         name: name of the layer in the model.
@@ -44,11 +48,13 @@ class Linear(Layer):
         super().__init__(name, (self.takes_placement,), (self.gives_placement,))
         self._sources = {name: n} if isinstance(n, int) else _beside(name, n)
         n = sum(self._sources.values())
-        self.op = "linear@1"
+        coded = context.quantization is not None
+        self.op = "linear_fp8@1" if coded else "linear@1"
         self.traits: Mapping[str, Trait] = {"n": n, "k": k, "bias": bias}
         binding = context.bind(self.op, name, **self.traits)
         dtype, device = torch_dtype(context.dtype), context.torch_device
-        self.weight = torch.empty(n, k, dtype=dtype, device=device)
+        self.weight = torch.empty(n, k, dtype=fp8.DTYPE if coded else dtype, device=device)
+        self.weight_scale = _scale(n, k, device) if coded else None
         self.bias = torch.empty(n, dtype=dtype, device=device) if bias else None
         self._linear = binding.call
         self._pack = binding.pack_weight
@@ -56,23 +62,34 @@ class Linear(Layer):
     @property
     def weights(self) -> tuple[torch.Tensor, ...]:
         """What its op takes between the input and the bias; the first is what kernels pack."""
-        return (self.weight,)
+        return (self.weight,) if self.weight_scale is None else (self.weight, self.weight_scale)
 
     def run(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self._linear(x, self.weight, self.bias)
+        out: torch.Tensor = self._linear(x, *self.weights, self.bias)
         return out
 
     def map_weights(self, weights: WeightMap) -> None:
-        self._map(weights, "weight", self.weight)
+        name, sources = self._filled_by("weight")
+        if self.weight_scale is None:
+            weights.add(name, self.weight, sources)
+        else:
+            weights.add_coded(name, self.weight, self.weight_scale, sources)
         if self.bias is not None:
-            self._map(weights, "bias", self.bias)
+            name, sources = self._filled_by("bias")
+            weights.add(name, self.bias, sources)
 
     def pack_weights(self) -> None:
         self.weight = self._pack(self.weight)
 
-    def _map(self, weights: WeightMap, kind: str, parameter: torch.Tensor) -> None:
+    def _filled_by(self, kind: str) -> tuple[str, dict[str, int]]:
+        """Name of a parameter, and the checkpoint tensors that fill it."""
         sources = {f"{module}.{kind}": rows for module, rows in self._sources.items()}
-        weights.add(f"{self.name}.{kind}", parameter, sources)
+        return f"{self.name}.{kind}", sources
+
+
+def _scale(n: int, k: int, device: str) -> torch.Tensor:
+    blocks = (-(-size // fp8.BLOCK) for size in (n, k))
+    return torch.empty(*blocks, dtype=torch.float32, device=device)
 
 
 def _beside(name: str, parts: Mapping[str, int]) -> dict[str, int]:
