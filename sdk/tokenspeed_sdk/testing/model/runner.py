@@ -63,8 +63,9 @@ class PagedCache:
 
     def _view(self, group: CacheGroup, dtype: torch.dtype, device: str) -> CacheView:
         shape = (len(group.layers), self.pages + 1, group.kv_heads, self.page_size, group.head_dim)
-        keys = torch.full(shape, STALE, dtype=dtype, device=device)
-        values = torch.full(shape, STALE, dtype=dtype, device=device)
+        stale = min(STALE, torch.finfo(dtype).max)
+        keys = torch.full(shape, stale, dtype=dtype, device=device)
+        values = torch.full(shape, stale, dtype=dtype, device=device)
         return CacheView(keys.unbind(0), values.unbind(0), self.page_table)
 
     def extend(self, slot: int, tokens: int) -> None:
