@@ -28,13 +28,7 @@ import triton.language as tl
 from tokenspeed_sdk.contracts.kernel import CallSite
 
 from tokenspeed_nvidia.kernels.norm import add_rms_norm_into
-from tokenspeed_nvidia.kernels.pdl import (
-    has_pdl,
-    options,
-    prefetch,
-    start_dependents,
-    wait_for_inputs,
-)
+from tokenspeed_nvidia.kernels.pdl import has_pdl, options, start_dependents, wait_for_inputs
 
 VECTOR_ROWS = 1
 """Up to so many rows the matrix units gain nothing."""
@@ -46,9 +40,6 @@ LINES = 64
 """Weight rows of a tile: as many as the matrix instruction takes."""
 
 BLOCK_K = 128
-
-LINE: tl.constexpr = tl.constexpr(64)
-"""16-bit numbers in a line of the L2 cache."""
 
 FEWEST_COLUMNS = 16
 """Rows of x in a tile, at least: with 8, Triton falls back to the matrix instruction of a warp."""
@@ -75,8 +66,8 @@ def load_row(weight, start, width, CHUNK: tl.constexpr, EVEN: tl.constexpr):
 @triton.jit
 def multiply_row(
     out, x, weight, bias, rows, n, x_stride, w_stride, out_stride,
-    K: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, AHEAD: tl.constexpr,
-    EVEN: tl.constexpr, HAS_BIAS: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
+    K: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, EVEN: tl.constexpr,
+    HAS_BIAS: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One output feature for all rows; a gated one from rows ``program`` and ``program + n``."""
     start_dependents(PDL)
@@ -86,11 +77,6 @@ def multiply_row(
     second = first
     if GATED:
         second = load_row(weight + (feature + n) * w_stride, 0, K, CHUNK, EVEN)
-    if AHEAD > 0:
-        line = tl.minimum(CHUNK + LINE * tl.arange(0, AHEAD), K - 1)
-        prefetch(weight + feature * w_stride + line, PDL)
-        if GATED:
-            prefetch(weight + (feature + n) * w_stride + line, PDL)
     wait_for_inputs(PDL)
     sums = tl.zeros([ROWS, CHUNK], tl.float32)
     gates = tl.zeros([ROWS, CHUNK], tl.float32)
@@ -207,17 +193,13 @@ def finish_tile(
 def multiply_rows(
     out, x, weight, bias, parts, arrivals, rows, n, x_stride, w_stride, out_stride, share,
     K: tl.constexpr, ROWS: tl.constexpr, LINES: tl.constexpr, BLOCK_K: tl.constexpr,
-    SPLIT: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
+    SPLIT: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr,
     HAS_BIAS: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """A tile of weight rows over one of SPLIT equal shares of K."""
     start_dependents(PDL)
     tile, part = tl.program_id(0), tl.program_id(1)
     at, used = weight_rows(tile, n, LINES, GATED)
-    if AHEAD > 0:
-        line = tl.minimum(part * share + LINE * tl.arange(0, AHEAD), K - 1)
-        inside = tl.where(used, at, 0).to(tl.int64)
-        prefetch(weight + inside[:, None] * w_stride + line[None, :], PDL)
     wait_for_inputs(PDL)
     total = multiply_tile(
         x, weight, at, used, rows, x_stride, w_stride,
@@ -262,18 +244,16 @@ class Tiling:
     Attributes:
         split: shares of K.
         stages: blocks of weights in flight.
-        ahead: cache lines of each weight row that travel before x is there.
     """
 
     split: int
     stages: int
-    ahead: int
 
 
 def choose_tiling(rows: int, tiles: int, k: int, gate: bool) -> Tiling:
     """K is split where there are too few tiles to fill 132 multiprocessors and shares stay long."""
     split = 2 if tiles < 80 and k >= 2 * 2048 else 1
-    return Tiling(split, stages=4 if gate or rows > 32 else 6, ahead=8)
+    return Tiling(split, stages=4 if gate or rows > 32 else 6)
 
 
 def few_rows_linear(
@@ -300,12 +280,9 @@ def few_rows_linear(
     shared = {"K": k, "HAS_BIAS": bias is not None, "GATED": gate, "PDL": pdl, **options(pdl)}
     if rows <= VECTOR_ROWS:
         chunk = min(CHUNK, triton.next_power_of_2(k))
-        ahead = triton.next_power_of_2(k - chunk) // LINE.value if k > chunk else 0
-        if tiling is not None:
-            ahead = min(ahead, tiling.ahead)
         multiply_row[(n,)](
             out, x, weight, bias, rows, n, *strides, n,
-            ROWS=rows, CHUNK=chunk, AHEAD=ahead, EVEN=k % chunk == 0, num_warps=4, **shared,
+            ROWS=rows, CHUNK=chunk, EVEN=k % chunk == 0, num_warps=4, **shared,
         )  # fmt: skip
         return out
     rows_pad = max(FEWEST_COLUMNS, triton.next_power_of_2(rows))
@@ -317,7 +294,7 @@ def few_rows_linear(
     multiply_rows[(tiles, tiling.split)](
         out, x, weight, bias, parts.parts, parts.arrivals, rows, n, *strides, n, share,
         ROWS=rows_pad, LINES=LINES, BLOCK_K=BLOCK_K, SPLIT=tiling.split, EVEN=k % BLOCK_K == 0,
-        STAGES=tiling.stages, AHEAD=tiling.ahead, num_warps=4, **shared,
+        STAGES=tiling.stages, num_warps=4, **shared,
     )  # fmt: skip
     return out
 
