@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -144,6 +144,7 @@ class KernelRegistry:
         self._checks = ResultChecks(check_results)
         self._in_parts: set[str] = set()  # fused ops that a pin switches off
         self._warned: set[tuple[str, str]] = set()
+        self._judged: dict[tuple[str, Hashable], Judged] = {}
         self._providers: list[tuple[Planned, frozenset[str]]] = []
         self._candidates: dict[str, list[Candidate]] = {
             name: [Candidate(REFERENCE, "tokenspeed-sdk", Reference(op), True)]
@@ -310,8 +311,10 @@ class KernelRegistry:
         self, site: CallSite, ruled_out: Mapping[str, Judged], tuner: Autotuner | None = None
     ) -> _Part:
         pin = self._pins.get(site.op)
+        traits = tuple(site.traits.items())
+        shape = (site.op, site.dtype, site.device, site.role, site.rows, traits)
         judged = tuple(
-            ruled_out.get(candidate.name) or judge(candidate, site)
+            ruled_out.get(candidate.name) or self._judge(candidate, site, shape)
             for candidate in self._candidates.get(site.op, [])
         )
         for j in judged:
@@ -326,6 +329,15 @@ class KernelRegistry:
             source = "measured" if tuner.has_measured(site) else "cache"
         contest = Contest(site.rows, source, winner.candidate.name, times)
         return _Part(site, winner, judged, (site.rows,), contest)
+
+    def _judge(self, candidate: Candidate, site: CallSite, shape: Hashable) -> Judged:
+        """Asked once for equal sites: an answer may depend on all but the layer."""
+        found = self._judged.get((candidate.name, shape))
+        if found is None:
+            found = judge(candidate, site)
+            if found.error is None:
+                self._judged[candidate.name, shape] = found
+        return found
 
     def _bind_part(self, part: _Part) -> BoundKernel:
         candidate, site = part.chosen.candidate, part.site
