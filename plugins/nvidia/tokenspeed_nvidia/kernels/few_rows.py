@@ -53,14 +53,14 @@ def gated(gate, up):
 
 @triton.jit
 def load_row(weight, start, width, CHUNK: tl.constexpr, EVEN: tl.constexpr):
-    """CHUNK columns of a weight row. Every weight is read once: it need not stay in the cache."""
+    """CHUNK columns of a weight row. Every weight is read once: it need not stay in the cache.
+
+    As they are: to convert them before ``wait_for_inputs`` would be to wait for them there.
+    """
     column = start + tl.arange(0, CHUNK)
     if EVEN:
-        return tl.load(weight + column, eviction_policy="evict_first").to(tl.float32)
-    inside = column < width
-    return tl.load(weight + column, mask=inside, other=0.0, eviction_policy="evict_first").to(
-        tl.float32
-    )
+        return tl.load(weight + column, eviction_policy="evict_first")
+    return tl.load(weight + column, mask=column < width, other=0.0, eviction_policy="evict_first")
 
 
 @triton.jit
@@ -89,9 +89,9 @@ def multiply_row(
         inside = (row < rows)[:, None] & (column < K)[None, :]
         at = x + row[:, None] * x_stride + column[None, :]
         values = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-        sums += values * first[None, :]
+        sums += values * first.to(tl.float32)[None, :]
         if GATED:
-            gates += values * second[None, :]
+            gates += values * second.to(tl.float32)[None, :]
     result = tl.sum(sums, 1)
     if HAS_BIAS:
         result += tl.load(bias + feature).to(tl.float32)

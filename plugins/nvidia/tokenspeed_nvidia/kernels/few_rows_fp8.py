@@ -29,20 +29,12 @@ from tokenspeed_nvidia.kernels.few_rows import (
     scratch,
     weight_rows,
 )
-from tokenspeed_nvidia.kernels.pdl import (
-    has_pdl,
-    options,
-    prefetch,
-    start_dependents,
-    wait_for_inputs,
-)
+from tokenspeed_nvidia.kernels.pdl import has_pdl, options, start_dependents, wait_for_inputs
 
 GROUP: tl.constexpr = tl.constexpr(128)
 """Columns that share a scale."""
 
 E4M3_MAX: tl.constexpr = tl.constexpr(448.0)
-LINE: tl.constexpr = tl.constexpr(128)
-"""Codes in a line of the L2 cache."""
 
 VECTOR_ROWS = 1
 CHUNK = 4096
@@ -129,8 +121,8 @@ def group_sums(values, row, scale, ROWS: tl.constexpr, CHUNK: tl.constexpr):
 @triton.jit
 def multiply_row_fp8(
     out, codes, scales, weight, weight_scale, bias, rows, n, groups, w_stride, out_stride,
-    K: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, AHEAD: tl.constexpr,
-    EVEN: tl.constexpr, HAS_BIAS: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
+    K: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, EVEN: tl.constexpr,
+    HAS_BIAS: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One output feature for all rows; a gated one from rows ``program`` and ``program + n``."""
     start_dependents(PDL)
@@ -143,11 +135,6 @@ def multiply_row_fp8(
     second = first
     if GATED:
         second = load_codes(upper, 0, K, CHUNK, EVEN)
-    if AHEAD > 0:
-        line = tl.minimum(CHUNK + LINE * tl.arange(0, AHEAD), K - 1)
-        prefetch(lower + line, PDL)
-        if GATED:
-            prefetch(upper + line, PDL)
     wait_for_inputs(PDL)
     sums = tl.zeros([ROWS, CHUNK // GROUP], tl.float32)
     ups = tl.zeros([ROWS, CHUNK // GROUP], tl.float32)
@@ -219,17 +206,13 @@ def multiply_rows_fp8(
     out, codes, scales, weight, weight_scale, bias, parts, arrivals, rows, n, groups, w_stride,
     out_stride, share,
     K: tl.constexpr, ROWS: tl.constexpr, LINES: tl.constexpr, SPLIT: tl.constexpr,
-    EVEN: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
+    EVEN: tl.constexpr, STAGES: tl.constexpr,
     HAS_BIAS: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """A tile of weight rows over one of SPLIT equal shares of K."""
     start_dependents(PDL)
     tile, part = tl.program_id(0), tl.program_id(1)
     at, used = weight_rows(tile, n, LINES, GATED)
-    if AHEAD > 0:
-        line = tl.minimum(part * share + LINE * tl.arange(0, AHEAD), K - 1)
-        inside = tl.where(used, at, 0).to(tl.int64)
-        prefetch(weight + inside[:, None] * w_stride + line[None, :], PDL)
     wait_for_inputs(PDL)
     total = multiply_tile_fp8(
         codes, scales, weight, weight_scale, at, used, rows, groups, w_stride,
@@ -283,9 +266,9 @@ def _quantized(x: torch.Tensor) -> Quantized:
 
 
 def choose_tiling(rows: int, tiles: int, k: int) -> Tiling:
-    """As ``few_rows`` does, for half the bytes: shares may be as long, in bytes, at twice K."""
-    split = 2 if tiles < 80 and k >= 4096 else 1
-    return Tiling(split, stages=6, ahead=4)
+    """As ``few_rows`` does; a tile has half the bytes, so that more of them must be under way."""
+    split = 4 if tiles < 128 and k >= 4 * 1024 else 1
+    return Tiling(split, stages=6)
 
 
 def product(
@@ -299,7 +282,7 @@ def product(
     pdl: bool = False,
     tiling: Tiling | None = None,
     lines: int = 64,
-    warps: int = 2,
+    warps: int = 4,
     vector_rows: int = VECTOR_ROWS,
 ) -> torch.Tensor:
     """Quantised rows times a weight [N, K]; gated as in ``few_rows_linear``."""
@@ -311,10 +294,9 @@ def product(
     shared = {"K": k, "HAS_BIAS": bias is not None, "GATED": gate, "PDL": pdl, **options(pdl)}
     if rows <= vector_rows:
         chunk = max(GROUP.value, min(CHUNK, triton.next_power_of_2(k)))
-        ahead = triton.next_power_of_2(k - chunk) // LINE.value if k > chunk else 0
         multiply_row_fp8[(n,)](
             out, *inputs, rows, n, groups, stride, n,
-            ROWS=rows, CHUNK=chunk, AHEAD=ahead, EVEN=k % chunk == 0, num_warps=warps, **shared,
+            ROWS=rows, CHUNK=chunk, EVEN=k % chunk == 0, num_warps=warps, **shared,
         )  # fmt: skip
         return out
     rows_pad = max(FEWEST_COLUMNS, triton.next_power_of_2(rows))
@@ -326,7 +308,7 @@ def product(
     multiply_rows_fp8[(tiles, tiling.split)](
         out, *inputs, parts.parts, parts.arrivals, rows, n, groups, stride, n, share,
         ROWS=rows_pad, LINES=lines, SPLIT=tiling.split, EVEN=k % GROUP.value == 0,
-        STAGES=tiling.stages, AHEAD=tiling.ahead, num_warps=4, **shared,
+        STAGES=tiling.stages, num_warps=4, **shared,
     )  # fmt: skip
     return out
 

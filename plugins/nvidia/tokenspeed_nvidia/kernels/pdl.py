@@ -6,7 +6,7 @@ CUDA programming guide, "Programmatic Dependent Launch and Synchronization". A k
 ``options(pdl)`` may begin early, so its body follows one rule:
 
     start_dependents(PDL)      # the next kernel may begin, too
-    prefetch(..., PDL)         # weights and other constants: nobody writes them
+    ...                        # load weights and other constants: nobody writes them
     wait_for_inputs(PDL)       # everything before this kernel is complete and visible
     ...                        # only now touch what an earlier kernel writes or still reads
 
@@ -43,23 +43,6 @@ def wait_for_inputs(PDL: tl.constexpr):
     """Wait for the kernels before this one."""
     if PDL:
         gdc_wait()
-
-
-@triton.jit
-def prefetch(addresses, PDL: tl.constexpr):
-    """Have the cache lines at ``addresses``, pointers into a constant, brought to the L2 cache.
-
-    Needs no register, so more can travel before ``wait_for_inputs`` than a kernel could load.
-    """
-    if PDL:
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
-            "=r,l",
-            [addresses.to(tl.int64)],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
 
 
 def has_pdl(site: CallSite) -> bool:
