@@ -100,12 +100,12 @@ def test_churn_with_an_unreliable_host_tier(tiny_llama: Path, cpu: Device) -> No
     churn = Churn(seed=33, steps=400)
     flaky = HookedDevice(cpu, unreliable(34, failing=0.2, longest=0.003))
     with engine(
-        tiny_llama, ReplayingDevice(cpu), pages=40, host_pages=60, mover_device=flaky
+        tiny_llama, ReplayingDevice(cpu), pages=34, host_pages=60, mover_device=flaky
     ) as built:
         answers = built.run(churn.script).answers
         counters = built.scheduler.counters()
         at_rest(built)
-    assert counters.retractions > 5
+    assert counters.retractions > 3
     assert counters.failed_transfers > 5
     assert counters.loaded_pages > 0
     assert counters.host_evictions > 0
