@@ -17,11 +17,12 @@ import pytest
 from click.testing import CliRunner
 from tokenspeed.bench import agentic, decode, prefill, published
 from tokenspeed.bench.engine import MeasuredEngine
+from tokenspeed.bench.floors import Turns
 from tokenspeed.bench.session import Session, session
 from tokenspeed.cli.bench import bench
 from tokenspeed.config import EngineConfig
 
-ENGINE = ("--platform", "cpu", "--threads", "1", "--load", "dummy", "--kv-pages", "200")
+ENGINE = ("--platform", "cpu", "--threads", "1", "--load", "dummy", "--kv-pages", "400")
 TURNS = ("--users", "2", "--history", "64", "--turns", "2", "--added", "16", "--output", "8")
 HIT = (64 + 87) / (80 + 104)
 """The cache has the history, and then the first turn but its last token."""
@@ -30,7 +31,7 @@ HIT = (64 + 87) / (80 + 104)
 @pytest.fixture(scope="module")
 def running(tiny_llama: Path) -> Iterator[Session]:
     config = EngineConfig(
-        model=str(tiny_llama), platform="cpu", threads=1, load="dummy", kv_pages=200
+        model=str(tiny_llama), platform="cpu", threads=1, load="dummy", kv_pages=400
     )
     with session(
         config, rows=(1, 2, 3), prompts=(48, 64, 96), repetitions=2, progress=lambda text: None
@@ -106,6 +107,14 @@ def test_agentic(tiny_llama: Path, tmp_path: Path, users: str) -> None:
     assert len(latencies) == 6
     assert all(row["ours"] > 0 for row in latencies)
     assert ("lockstep" in report["notes"]["users"]) == (users == "--lockstep")
+
+
+def test_turns_of_many_users_begin_together(running: Session) -> None:
+    """Each brings a page table of 13 pages, and few tokens."""
+    work = Turns(users=12, history=192, turns=1, added=8, output=2)
+    (played,) = agentic.measure(running.engine, work, 1, lambda text: None, lockstep=True)
+    assert played.hit_rate > 0.9
+    assert played.work.prefill_steps <= 2  # the first comes alone when the engine is idle
 
 
 @pytest.mark.usefixtures("shared")

@@ -55,6 +55,7 @@ def summary(played: Played) -> dict[str, object]:
         "seconds": round(played.seconds, 4),
         "hit_rate": round(played.hit_rate, 4),
         "steps": played.work.steps,
+        "prefill_steps": played.work.prefill_steps,
         "prefill_steps_s": round(played.work.prefill_s, 4),
         "decode_steps_s": round(played.work.decode_s, 4),
         "between_steps_s": round(played.between_steps_s, 4),

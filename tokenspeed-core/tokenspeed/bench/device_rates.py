@@ -40,7 +40,7 @@ class DeviceRates:
     def read_bytes_s(self) -> float:
         """Bytes per second of the sum of a few gigabytes."""
         size = HOST_READ_BYTES if self._host else READ_BYTES
-        values = torch.zeros(size // 4, device=self._device)
+        values = torch.empty(size // 4, device=self._device).uniform_()
         return size / self._seconds(values.sum)
 
     def matrix_flops_s(self) -> float:

@@ -43,7 +43,7 @@ class Work:
     """What the engine did between two looks.
 
     Attributes:
-        steps: how many ended.
+        steps, prefill_steps: how many ended, and how many of them with prompt tokens.
         prefill_s, decode_s: seconds of steps with prompt tokens, and of the others, each from when
             the device could begin it; what is left of the wall clock's time is between steps.
         decode_rows: sequences of all steps that took part with their last token.
@@ -51,6 +51,7 @@ class Work:
     """
 
     steps: int
+    prefill_steps: int
     prefill_s: float
     decode_s: float
     decode_rows: int
@@ -128,6 +129,7 @@ class MeasuredEngine:
             now, steps = self._client.load, self._steps[first:]
             return Work(
                 steps=len(steps),
+                prefill_steps=sum(step.prefill_tokens > 0 for step in steps),
                 prefill_s=sum(step.seconds for step in steps if step.prefill_tokens),
                 decode_s=sum(step.seconds for step in steps if not step.prefill_tokens),
                 decode_rows=sum(step.decode_rows for step in steps),

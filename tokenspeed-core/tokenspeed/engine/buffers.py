@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 ALIGNMENT = 64
 
 
+NEWCOMERS = 8
+"""Prompts of the greatest length that may begin in one step. Turns of long conversations compute
+few tokens, so that many fit in a step; each entry is 16 bytes of every upload."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """Capacities that fix every shape: S sequences, T tokens, G groups, D deltas, M pages.
@@ -49,7 +54,8 @@ class Limits:
 
     @property
     def deltas(self) -> int:
-        return self.max_pages + self.sequences
+        """New table entries of a step: a page for every row, and whole tables of newcomers."""
+        return NEWCOMERS * self.max_pages + self.sequences
 
     @property
     def sentinel(self) -> int:
