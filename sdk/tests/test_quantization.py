@@ -114,7 +114,7 @@ def test_codes_and_scales_are_loaded_as_they_are(tmp_path: Path) -> None:
         )
         for name in PARTS
     ]
-    assert dequantize_weight(*layer.weights).equal(torch.cat(wanted))
+    assert dequantize_weight(layer.weights[0], layer.weights[1]).equal(torch.cat(wanted))
     assert set(report.loaded) == set(tensors)
     out = layer.run(x := torch.randn(2, K))
     assert (out - x @ torch.cat(wanted).T).norm() < 0.05 * out.norm()
@@ -163,7 +163,7 @@ def test_dummy_codes_are_finite_and_as_large_as_other_weights() -> None:
     layer = linear()
     weights = weight_map(layer)
     assert load_dummy(weights) == 328 * K + 4 * 3 * 2
-    values = dequantize_weight(*layer.weights)
+    values = dequantize_weight(layer.weights[0], layer.weights[1])
     assert bool(values.isfinite().all())
     assert 0.019 < float(values.std()) < 0.021
 

@@ -125,6 +125,8 @@ def engine(
     host_pages: int = 0,
     mover_device: Device | None = None,
     kv_events: bool = False,
+    quantization: str | None = None,
+    kv_dtype: str | None = None,
 ) -> Iterator[Engine]:
     """A tiny engine that verifies its page tables in every step.
 
@@ -142,12 +144,14 @@ def engine(
         dtype=dtype,
         max_model_len=CONTEXT,
         page_size=page_size,
+        quantization=quantization,
+        kv_dtype=kv_dtype,
     )
     model = LlamaForCausalLM.build(config, context)
     load_weights(model.weight_map(), folder)
     model.prepare()
     groups = LlamaForCausalLM.cache_groups(config)
-    slab = Slab(device, groups, page_size, pages, dtype)
+    slab = Slab(device, groups, page_size, pages, context.cache_dtype)
     max_model_len = min(CONTEXT, pages * page_size)
     planning = Config(
         groups=[CacheGroupConfig("full", page_size)],

@@ -24,6 +24,8 @@ Seconds = Annotated[float, Meta(gt=0, le=1e9, description="a number above 0, at 
 Port = Annotated[int, Meta(ge=0, le=65535, description="an integer from 0 to 65535")]
 Load = Annotated[Literal["auto", "dummy"], Meta(description='"auto" or "dummy"')]
 Autotune = Annotated[Literal["auto", "off"], Meta(description='"auto" or "off"')]
+Quantization = Annotated[Literal["fp8"], Meta(description='"fp8"')]
+KvCacheDtype = Annotated[Literal["auto", "fp8"], Meta(description='"auto" or "fp8"')]
 Names = Annotated[tuple[str, ...], Meta(description="a list of texts")]
 Pins = Annotated[dict[str, str], Meta(description="a dict from op to kernel name")]
 
@@ -66,6 +68,10 @@ class EngineConfig(_Checked, frozen=True, kw_only=True):
         model: folder with config.json, weights and tokenizer.
         load: "auto" reads the folder's weights; "dummy" makes random ones, for measuring.
         dtype: dtype of weights and activations; "auto" takes the platform's first choice.
+        quantization: "fp8" turns the weights of linears into e4m3 with block scales while they are
+            loaded; None takes them as the checkpoint has them.
+        kv_cache_dtype: "fp8" keeps keys and values in e4m3, half the bytes of bfloat16, with the
+            scales of the checkpoint; "auto" in the dtype of the model.
         max_model_len: longest prompt and answer together, in tokens; None takes the model's.
         kv_pages: usable KV pages; None fills the memory that is free after loading.
         host_kv_gb: GB (10^9 bytes) of the host's memory that keep copies of cached pages; 0: none.
@@ -98,6 +104,8 @@ class EngineConfig(_Checked, frozen=True, kw_only=True):
     model: Text
     load: Load = "auto"
     dtype: Text = "auto"
+    quantization: Quantization | None = None
+    kv_cache_dtype: KvCacheDtype = "auto"
     max_model_len: Length | None = None
     kv_pages: Count | None = None
     host_kv_gb: NotNegative = 0.0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tokenspeed_sdk.contracts.model import CacheGroup
     from tokenspeed_sdk.contracts.platform import Device
 
-ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
+ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1}
 LAYOUT = 1
 """Number of the page layout above; whoever moves pages to other memory checks it."""
 

@@ -12,7 +12,15 @@ import click
 
 from tokenspeed.cli.environment import check_environment
 from tokenspeed.cli.lists import list_options
-from tokenspeed.cli.options import AUTOTUNE, DTYPES, engine_config, model_folder, pins
+from tokenspeed.cli.options import (
+    AUTOTUNE,
+    DTYPES,
+    FORMATS,
+    KV_DTYPES,
+    engine_config,
+    model_folder,
+    pins,
+)
 from tokenspeed.cli.table import print_table
 from tokenspeed.cli.without_weights import ask_everything
 from tokenspeed.plugins.errors import did_you_mean
@@ -35,6 +43,10 @@ def kernels() -> None:
 @click.option("--model", metavar="FOLDER", help="Another way to name the folder.")
 @click.option("--platform", metavar="NAME", help="Device type; see 'ts plugins list'.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="auto", show_default=True)
+@click.option("--quantization", type=click.Choice(FORMATS), help="As for ts serve.")
+@click.option(
+    "--kv-cache-dtype", type=click.Choice(KV_DTYPES), default="auto", help="As for ts serve."
+)
 @click.option(
     "--pin", "pins", callback=pins, multiple=True, metavar="OP=KERNEL", help="As for ts serve."
 )

@@ -19,6 +19,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _DEFAULTS = EngineConfig(model="")
 AUTOTUNE = ("auto", "off")
+FORMATS = ("fp8",)
+KV_DTYPES = ("auto", "fp8")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -207,6 +209,18 @@ _OPTIONS = (
         default=_DEFAULTS.dtype,
         show_default=True,
         help="Of weights and activations; auto: the platform's first choice.",
+    ),
+    click.option(
+        "--quantization",
+        type=click.Choice(FORMATS),
+        help="Quantise the weights of linears while they are loaded; by default as they are.",
+    ),
+    click.option(
+        "--kv-cache-dtype",
+        type=click.Choice(KV_DTYPES),
+        default=_DEFAULTS.kv_cache_dtype,
+        show_default=True,
+        help="Of cached keys and values; auto: as the model computes.",
     ),
     click.option(
         "--graphs/--no-graphs",

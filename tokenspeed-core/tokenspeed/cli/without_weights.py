@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -86,6 +86,7 @@ def _bind_all(
     """Bind the call sites of model and executor; parameters are made on no device."""
     from tokenspeed_sdk.modeling import BuildContext
 
+    from tokenspeed.engine.formats import Formats
     from tokenspeed.engine.step_kernels import bind_step_kernels
     from tokenspeed.registry.models import load_model
 
@@ -96,9 +97,9 @@ def _bind_all(
         kernels=registry,
         device=device.capabilities,
         torch_device="meta",
-        dtype=device.capabilities.dtypes[0] if engine.dtype == "auto" else engine.dtype,
         max_model_len=config["max_position_embeddings"],
         page_size=engine.page_size,
+        **asdict(Formats.choose(engine, config, device.capabilities)),
     )
     entry.build(settings, context)
     bind_step_kernels(context, config["vocab_size"])

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
@@ -27,6 +27,7 @@ from tokenspeed.engine.buffers import Limits
 from tokenspeed.engine.device_step import DeviceStep
 from tokenspeed.engine.dry_step import dry_steps
 from tokenspeed.engine.executor import Executor
+from tokenspeed.engine.formats import Formats, warn_of_default_scales
 from tokenspeed.engine.loop import EngineLoop
 from tokenspeed.engine.mailbox import Mailbox
 from tokenspeed.engine.memory import longest_request
@@ -157,13 +158,15 @@ def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox, doing: Tell) -> Lo
     registry = KernelRegistry(
         plan.plugins, config.pins, check_results=config.check_kernels, tuner=tuner
     )
+    formats = Formats.choose(config, raw, device.capabilities)
+    log.info("formats: %s", formats)
     context = BuildContext(
         kernels=registry,
         device=device.capabilities,
         torch_device=device.torch_device,
-        dtype=_dtype(config, device),
         max_model_len=longest_request(config, read.size("max_position_embeddings")),
         page_size=config.page_size,
+        **asdict(formats),
     )
     model_config = entry.read_config(raw)
     shell = replace(context, torch_device="meta")  # measured while the device is empty
@@ -187,7 +190,8 @@ def _fill(weights: WeightMap, config: EngineConfig, mailbox: Mailbox) -> int:
     if config.load == "dummy":
         load_dummy(weights)
     else:
-        load_weights(weights, config.model, _Progress(mailbox))
+        report = load_weights(weights, config.model, _Progress(mailbox))
+        warn_of_default_scales(report, config.model)
     return sum(parameter.nbytes for parameter in weights.parameters.values())
 
 
@@ -198,18 +202,6 @@ def _workspace(loaded: LoadedModel, device: Device, config: EngineConfig) -> int
     return measure_workspace(
         loaded.model, loaded.groups, device, loaded.context, config, loaded.vocab_size
     )
-
-
-def _dtype(config: EngineConfig, device: Device) -> str:
-    offered = device.capabilities.dtypes
-    if config.dtype == "auto":
-        return offered[0]
-    if config.dtype not in offered:
-        raise ValueError(
-            f"--dtype {config.dtype} is not among what the device computes in: "
-            f"{', '.join(offered)}; choose one of these"
-        )
-    return config.dtype
 
 
 def _executor(

@@ -67,8 +67,8 @@ def allocate_kv(
     """
     with phase("allocate KV", "lower --kv-pages, or leave it out"):
         available = kv_memory(device.memory(), device.capabilities, workspace)
-        budget = plan_kv(config, groups[0], context.dtype, context.max_model_len, available)
-        slab = Slab(device, groups, config.page_size, budget.pages, context.dtype)
+        budget = plan_kv(config, groups[0], context.cache_dtype, context.max_model_len, available)
+        slab = Slab(device, groups, config.page_size, budget.pages, context.cache_dtype)
     host_pages = host_tier_pages(config, slab.page_bytes)
     if not host_pages:
         return KvTiers(budget, slab, pool=None)

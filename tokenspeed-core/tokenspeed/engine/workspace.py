@@ -48,7 +48,7 @@ def measure_workspace(
         page_size=config.page_size,
     )
     before = device.memory().used
-    slab = Slab(device, groups, config.page_size, 1, context.dtype)
+    slab = Slab(device, groups, config.page_size, 1, context.cache_dtype)
     step = DeviceStep(
         model, device, context, [slab.layers(group) for group in groups], limits, vocab_size
     )
