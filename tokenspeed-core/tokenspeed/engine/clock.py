@@ -40,15 +40,15 @@ class StepClock:
     """Times steps that queue up on the device and end in order."""
 
     def __init__(self) -> None:
-        self._dispatched_ns: deque[int] = deque()
+        self._launched_ns: deque[int] = deque()
         self._last_end_ns = 0
 
-    def dispatched(self) -> None:
-        """One more step is queued."""
-        self._dispatched_ns.append(time.perf_counter_ns())
+    def launching(self) -> None:
+        """The first launch of one more step is next; the device may begin before the last."""
+        self._launched_ns.append(time.perf_counter_ns())
 
     def ended(self) -> int:
         """The oldest step ended: microseconds since the device could begin it."""
-        begin = max(self._dispatched_ns.popleft(), self._last_end_ns)
+        begin = max(self._launched_ns.popleft(), self._last_end_ns)
         self._last_end_ns = time.perf_counter_ns()
         return (self._last_end_ns - begin) // 1000

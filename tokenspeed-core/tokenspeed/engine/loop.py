@@ -144,10 +144,9 @@ class EngineLoop:
         if plan.num_rows == 0:
             return None
         self._reporter.planned(plan, buffers.host)
+        self._step_clock.launching()
         with self._launching:
-            step = self._executor.dispatch(plan, self._sampling)
-        self._step_clock.dispatched()
-        return step
+            return self._executor.dispatch(plan, self._sampling)
 
     def _commit(self, step: InFlight) -> None:
         with self._clock, self._waiting:
