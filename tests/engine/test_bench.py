@@ -136,7 +136,7 @@ def test_suite_writes_what_the_file_promises(tiny_llama: Path, tmp_path: Path) -
     bars.write_text(json.dumps({"ms": {"decode_bs1": 1e6, "prefill_48": 1e-6}}))
     work = ("--batch", 1, "--batch", 2, "--prompt-tokens", 40, "--steps", 12, "--tokens", 48)
     options = (*TURNS, "--repetitions", 3, "--bars", bars, "--check", *ENGINE, "--save", file)
-    options += ("--fp8", "--page-size 8 --no-graphs")  # any other engine will do here
+    options += ("--fp8", "--quantization fp8 --kv-cache-dtype fp8")
     command = [str(each) for each in ("suite", tiny_llama, *work, *options)]
     result = CliRunner().invoke(bench, command, catch_exceptions=False)
     assert result.exit_code == 1  # a bar is missed
@@ -147,7 +147,9 @@ def test_suite_writes_what_the_file_promises(tiny_llama: Path, tmp_path: Path) -
     assert all(report["ms"][key] > report["floor_ms"][key] > 0 for key in keys)
     assert {"device", "commit", "command", "date"} < set(report)
     assert set(report["fp8"]) == keys
-    details = report["details"]["ms"]
+    details, fp8 = report["details"]["ms"], report["details"]["fp8"]
+    assert fp8["weight_bytes"] < details["weight_bytes"]
+    assert fp8["kv_bytes_per_token"] == pytest.approx(details["kv_bytes_per_token"] / 4, rel=0.01)
     assert {len(samples) for samples in details["samples_ms"].values()} == {3}
     assert set(details["host_us"]) == {"decode_bs1", "decode_bs2"}
     assert details["kv_bytes_per_token"] == pytest.approx(2 * 2 * 2 * 8 * 4, rel=0.01)

@@ -57,8 +57,8 @@ class DeviceLinears:
         """``sites``: all of the model's."""
         self._device = device
         self._stream = device.stream()
-        self._dtype = getattr(torch, device.capabilities.dtypes[0])
         linears = [site for site in sites if site.op in (LINEAR, LINEAR_FP8)]
+        self._dtype = getattr(torch, linears[0].dtype)
         tuner = Autotuner.on(device, plan.engine.autotune)
         registry = KernelRegistry(plan.plugins, plan.engine.pins, tuner=tuner)
         with closing(tuner) if tuner else nullcontext():  # while the device is empty

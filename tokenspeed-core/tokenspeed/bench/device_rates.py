@@ -29,12 +29,16 @@ FAST = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)
 
 
 class DeviceRates:
-    """Measures one device in its first dtype."""
+    """Measures one device.
 
-    def __init__(self, device: Device) -> None:
+    Args:
+        dtype: of matrix products and attention, such as "bfloat16".
+    """
+
+    def __init__(self, device: Device, dtype: str) -> None:
         self._stream = device.stream()
         self._device = device.torch_device
-        self._dtype: torch.dtype = getattr(torch, device.capabilities.dtypes[0])
+        self._dtype: torch.dtype = getattr(torch, dtype)
         self._host = HOST_MEMORY in device.capabilities.features
 
     def read_bytes_s(self) -> float:
@@ -43,12 +47,23 @@ class DeviceRates:
         values = torch.empty(size // 4, device=self._device).uniform_()
         return size / self._seconds(values.sum)
 
-    def matrix_flops_s(self) -> float:
-        """Operations per second of a large product of random matrices."""
+    def matrix_flops_s(self, *, eight_bits: bool = False) -> float:
+        """Operations per second of a large product of random matrices.
+
+        ``eight_bits``: of e4m3 codes with one scale, where the device has such products.
+        """
         size = HOST_MATRIX if self._host else MATRIX
         left, right = self._random(size, size), self._random(size, size)
-        out = torch.empty_like(left)
-        return 2 * size**3 / self._seconds(lambda: torch.mm(left, right, out=out))
+        if not eight_bits or self._host:
+            out = torch.empty_like(left)
+            return 2 * size**3 / self._seconds(lambda: torch.mm(left, right, out=out))
+        one = torch.ones((), device=self._device)
+        codes = (left.to(torch.float8_e4m3fn), right.to(torch.float8_e4m3fn).t())
+        return (
+            2
+            * size**3
+            / self._seconds(lambda: torch._scaled_mm(*codes, one, one, out_dtype=self._dtype))
+        )
 
     def attention_flops_s(self, tokens: int, heads: int, head_dim: int) -> float:
         """Operations per second of causal attention over a prompt, by torch's fastest kernel."""

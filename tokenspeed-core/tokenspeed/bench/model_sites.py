@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenspeed_sdk.modeling import BuildContext
 
 from tokenspeed.bench.floors import Sizes
+from tokenspeed.engine.formats import Formats
 from tokenspeed.registry.models import load_model
 
 if TYPE_CHECKING:
@@ -34,9 +36,9 @@ def model_sites(plan: LaunchPlan, device: Device, registry: KernelRegistry) -> l
         kernels=registry,
         device=device.capabilities,
         torch_device="meta",  # the sites are wanted, not the weights
-        dtype=device.capabilities.dtypes[0],
         max_model_len=raw["max_position_embeddings"],
         page_size=plan.engine.page_size,
+        **asdict(Formats.choose(plan.engine, raw, device.capabilities)),
     )
     entry.build(entry.read_config(raw), context)
     return list(

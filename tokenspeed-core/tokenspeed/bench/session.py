@@ -94,7 +94,7 @@ def _measured(
 
     from tokenspeed.bench.device_linears import DeviceLinears
     from tokenspeed.bench.device_rates import DeviceRates
-    from tokenspeed.bench.model_sites import heads, model_sites, sizes
+    from tokenspeed.bench.model_sites import LINEAR_FP8, heads, model_sites, sizes
     from tokenspeed.registry.kernels import KernelRegistry
 
     device = platform.open()
@@ -108,11 +108,12 @@ def _measured(
             by_torch[count].append(linears.seconds(count, by_torch=True))
     weight_bytes = linears.weight_bytes
     del linears
-    device_rates = DeviceRates(device)
+    device_rates = DeviceRates(device, sites[0].dtype)
+    coded = any(site.op == LINEAR_FP8 for site in sites)
     rates = Rates(
         linears_s={count: statistics.median(seconds) for count, seconds in taken.items()},
         read_bytes_s=device_rates.read_bytes_s(),
-        matrix_flops_s=device_rates.matrix_flops_s(),
+        matrix_flops_s=device_rates.matrix_flops_s(eight_bits=coded),
         attention_flops_s={n: device_rates.attention_flops_s(n, *heads(sites)) for n in prompts},
     )
     if torch.accelerator.is_available():
