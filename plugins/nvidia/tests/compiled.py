@@ -29,6 +29,7 @@ from tokenspeed_nvidia.kernels import (
     activation,
     attention_decode,
     attention_prefill,
+    attention_split,
     few_rows,
     few_rows_fp8,
     kv_write,
@@ -41,6 +42,7 @@ from tokenspeed_nvidia.kernels import (
     sample,
 )
 
+E4M3 = torch.float8_e4m3fn
 Launch = tuple[JITFunction, tuple[Any, ...], dict[str, Any]]
 POINTERS = {
     torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32",
@@ -64,19 +66,32 @@ def paged(kv_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[torch.Tenso
     return slab[:, 3, 0], slab[:, 3, 1], ints(130, 2560)
 
 
-def run_decode(arch: str, rows: int = 32, dtype: torch.dtype = torch.bfloat16) -> None:
-    q = meta(rows, 48, 128, dtype=dtype)[:, :32]
-    cache = paged(8, 128, dtype)
-    call = attention_decode.attention_decode
-    call(q, *cache, ints(rows), ints(rows), 0.1, window=None, units=UNITS[arch])
+def kv_scales() -> tuple[torch.Tensor, torch.Tensor]:
+    return meta(1, dtype=torch.float32), meta(1, dtype=torch.float32)
 
 
-def run_prefill(arch: str, head_dim: int = 128, dtype: torch.dtype = torch.bfloat16) -> None:
+def run_decode(
+    arch: str, rows: int = 32, dtype: torch.dtype = torch.bfloat16, fp8: bool = False
+) -> None:
+    cut_evenly, by_row = attention_decode.attention_decode, attention_split.attention_split
+    for attend, count in ((cut_evenly, rows), (by_row, 1), (by_row, 16)):
+        q = meta(count, 48, 128, dtype=dtype)[:, :32]
+        attend(
+            q, *paged(8, 128, E4M3 if fp8 else dtype), ints(count), ints(count), 0.1,
+            kv_scales() if fp8 else (None, None), window=None, units=UNITS[arch],
+            pdl=arch == "sm_90",
+        )  # fmt: skip
+
+
+def run_prefill(
+    arch: str, head_dim: int = 128, dtype: torch.dtype = torch.bfloat16, fp8: bool = False
+) -> None:
     q = meta(2048, 48, head_dim, dtype=dtype)[:, :32]
-    cache = paged(8, head_dim, dtype)
     tile = attention_prefill.choose_tile(head_dim, dtype.itemsize, arch)
-    call = attention_prefill.attention_prefill
-    call(q, *cache, ints(4), ints(5), ints(4), 0.1, window=None, tile=tile)
+    attention_prefill.attention_prefill(
+        q, *paged(8, head_dim, E4M3 if fp8 else dtype), ints(4), ints(5), ints(4), 0.1,
+        kv_scales() if fp8 else (None, None), window=None, tile=tile, pdl=arch == "sm_90",
+    )  # fmt: skip
 
 
 def run_sample(arch: str) -> None:
@@ -133,7 +148,9 @@ def run_rope_kv_write(arch: str) -> None:
 RUNS: dict[str, Callable[[str], None]] = {
     "decode": run_decode,
     "decode_fp32": lambda arch: run_decode(arch, rows=1, dtype=torch.float32),
+    "decode_fp8": lambda arch: run_decode(arch, fp8=True),
     "prefill": run_prefill,
+    "prefill_fp8": lambda arch: run_prefill(arch, fp8=True),
     "prefill_256": lambda arch: run_prefill(arch, head_dim=256),
     "prefill_fp32": lambda arch: run_prefill(arch, dtype=torch.float32),
     "sample": run_sample,

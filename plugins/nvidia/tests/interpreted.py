@@ -12,26 +12,54 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 assert os.environ["TRITON_INTERPRET"] == "1", "run test_interpreter.py"
 
+import numpy as np
+import torch
+import triton.language as tl
 from tokenspeed_sdk.testing import H100, TINY, kernel_conformance
+from triton.runtime import interpreter
 
 from tokenspeed_nvidia.catalog import kernels
+
+interpreter_floats = interpreter._convert_float
+
+
+def right_floats(values: Any, source: tl.dtype, target: tl.dtype, rounding: Any) -> Any:
+    """How the interpreter converts floats, but for e4m3 codes.
+
+    That of triton 3.6 loses the carry of a mantissa that is rounded up to the next power of two.
+    """
+    if (source, target) == (tl.float32, tl.float8e4nv):
+        wide = torch.from_numpy(np.array(values, dtype=np.float32))
+        return wide.to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+    return interpreter_floats(values, source, target, rounding)
+
+
+interpreter._convert_float = right_floats
 
 FEW_UNITS = replace(H100, units=3)
 """So that decode splits rows."""
 
 PRODUCTS = ("attention_decode@1", "attention_prefill@1")
+FP8_PRODUCTS = ("attention_decode_fp8@1", "attention_prefill_fp8@1")
 FEW_ROWS = sorted({kernel.op for kernel in kernels() if kernel.name == "few_rows"})
 MANY_CASES = ("rope_kv_write@1",)
 OTHERS = {kernel.op for kernel in kernels() if kernel.name in ("triton", "cublas")}
-OTHERS -= {*PRODUCTS, *MANY_CASES}
-ONE_SHAPE = replace(TINY, heads=TINY.heads[:1], windows=(None,))
+OTHERS -= {*PRODUCTS, *FP8_PRODUCTS, *MANY_CASES}
+ONE_HEADS = replace(TINY, heads=TINY.heads[:1])
+ONE_SHAPE = replace(ONE_HEADS, windows=(None,))
+DECODE = ("attention_decode@1", "attention_decode_fp8@1")
 
 conforms = partial(kernel_conformance, kernels, capabilities=FEW_UNITS, names=["triton", "cublas"])
 test_attention = conforms(ops=PRODUCTS, grid=TINY, dtypes=["float32"])
 test_half_attention = conforms(ops=PRODUCTS, grid=ONE_SHAPE, dtypes=["float16"])
+test_fp8_attention = conforms(ops=FP8_PRODUCTS, grid=ONE_SHAPE, dtypes=["float16"])
+test_split = conforms(
+    ops=DECODE, grid=ONE_HEADS, dtypes=["float16"], names=["split"], capabilities=H100
+)
 test_many_cases = conforms(ops=MANY_CASES, grid=ONE_SHAPE, dtypes=["float32"])
 test_few_rows = conforms(ops=FEW_ROWS, grid=TINY, dtypes=["float16"], names=["few_rows"])
 test_others = conforms(ops=sorted(OTHERS), grid=replace(TINY, vocabs=(4500,)))

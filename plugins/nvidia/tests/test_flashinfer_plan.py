@@ -43,6 +43,7 @@ def replaced(monkeypatch: pytest.MonkeyPatch) -> None:
         BatchPrefillWithPagedKVCacheWrapper=Wrapper, BatchDecodeWithPagedKVCacheWrapper=Wrapper
     )
     monkeypatch.setattr(flashinfer, "load_flashinfer", lambda: library)
+    monkeypatch.setattr(flashinfer, "compile_prefill", lambda geometry: None)
     monkeypatch.setattr(flashinfer, "WORKSPACE_BYTES", 16)
 
 
@@ -110,3 +111,21 @@ def test_cache_folder_follows_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     found = flashinfer.cache_folder()
     assert str(found) == f"/somewhere/tokenspeed/flashinfer/torch-{torch.__version__}"
+
+
+def test_a_kernel_that_cannot_be_compiled_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def no_device() -> int:
+        tried.append(1)
+        raise RuntimeError("first line\nnvcc: not found")
+
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "current_device", no_device)
+    for _ in range(2):
+        with pytest.raises(
+            RuntimeError, match=r"prefill kernel: RuntimeError: nvcc: not found; it"
+        ):
+            bind("attention_prefill@1")
+    assert tried == [1]
+    flashinfer.compile_prefill.cache_clear()

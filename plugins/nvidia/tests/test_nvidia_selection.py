@@ -7,11 +7,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from importlib.resources import files
 
 import pytest
 from tokenspeed_sdk import testing
-from tokenspeed_sdk.contracts.kernel import Trait
+from tokenspeed_sdk.contracts.kernel import CallSite, Trait
 from tokenspeed_sdk.contracts.platform import Capabilities
 from tokenspeed_sdk.contracts.probe import Accept, Decline, Verdict
 from tokenspeed_sdk.testing import B200, CPU, H100, MI350, V100, chosen
@@ -36,13 +37,15 @@ class TestAttention:
         assert chosen(found) == "triton"
         assert found["triton"] == Accept(100, "triton on sm_90")
 
-    def test_flashinfer_is_runner_up_where_installed(
+    def test_flashinfer_prefills_where_installed(
         self, op: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(catalog, "find_spec", lambda name: object())
+        prefill = op == "attention_prefill@1"
         found = verdicts(op, H100, **ATTENTION)
-        assert found["flashinfer"] == Accept(80, "flashinfer on sm_90")
-        assert chosen(found) == "triton"
+        assert found["flashinfer"] == Accept(120 if prefill else 80, "flashinfer on sm_90")
+        assert chosen(found) == ("flashinfer" if prefill else "triton")
+        assert chosen(verdicts(op, B200, **ATTENTION)) == "triton"
 
     def test_flashinfer_says_how_to_install_it(
         self, op: str, monkeypatch: pytest.MonkeyPatch
@@ -90,6 +93,36 @@ def test_other_devices_are_refused(device: Capabilities, why: str) -> None:
 def test_a_row_too_wide_for_one_program_is_refused() -> None:
     (found,) = verdicts("rms_norm@1", H100, hidden=32768).values()
     assert found == Decline("takes hidden up to 16384; the site has 32768")
+
+
+def few(rows: tuple[int, int | None], op: str, dtype: str = "bfloat16") -> dict[str, Verdict]:
+    site = CallSite(op, "layers.0", dtype, H100, ATTENTION, rows=rows)
+    return {kernel.name: kernel.accept(site) for kernel in catalog.kernels() if kernel.op == op}
+
+
+@pytest.mark.parametrize("op", ["attention_decode@1", "attention_decode_fp8@1"])
+class TestDecodeOfFewRows:
+    def test_a_row_alone_is_split(self, op: str) -> None:
+        assert few((1, 1), op)["split"] == Accept(110, "split on sm_90")
+        assert chosen(few((9, 16), op)) == "split"
+
+    def test_many_rows_are_cut_evenly(self, op: str) -> None:
+        assert chosen(few((17, 32), op)) == "triton"
+        assert few((1, None), op)["split"] == Decline(
+            "takes up to 16 rows; the site may have any number"
+        )
+
+
+@pytest.mark.parametrize("op", ["attention_decode_fp8@1", "attention_prefill_fp8@1"])
+def test_eight_bit_kv_is_for_half_precision_and_gpus_that_convert_it(op: str) -> None:
+    assert chosen(few((1, None), op)) == "triton"
+    refusal = few((1, None), op, "float32")["triton"]
+    assert isinstance(refusal, Decline)
+    assert "the site asks for float32" in refusal.why
+    older = replace(H100, arch="sm_80")
+    refusal = verdicts(op, older, **ATTENTION)["triton"]
+    assert isinstance(refusal, Decline)
+    assert refusal.why.startswith("sm_80 does not convert to float8_e4m3fn")
 
 
 def test_manifest_claims_what_the_catalog_holds() -> None:

@@ -24,11 +24,21 @@ RUN_ON = ("sm_90",)
 
 COMPILED_FOR = ("sm_80", "sm_86", "sm_89", "sm_100", "sm_103", "sm_120", "gfx942", "gfx950")
 
+E4M3_ARCHS = ("sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "gfx950")
+"""Those that convert to and from float8_e4m3fn."""
+
 FLASHINFER_ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
+FLASH_ATTENTION_3 = 120
+"""Score of FlashInfer's prefill on sm_90: there it is FlashAttention-3, which was measured to be
+1.3 to 1.6 times as fast as Triton."""
+
 FLASHINFER_MISSING = "flashinfer is not installed: pip install 'tokenspeed-nvidia[flashinfer]'"
 
 FEW_ROWS = 64
 """Most rows for which weights streamed past all of x beat cuBLAS, as measured."""
+
+SPLIT_ROWS = 16
+"""Most rows for which decode attention is better cut by row than evenly over the GPU."""
 
 Refusal = str | None
 Check = Callable[[CallSite], Refusal]
@@ -42,6 +52,7 @@ class LazyKernel:
         binder: "module:function" below this package; the function takes the site.
         score: of several that accept, the highest is chosen.
         checks: each says why a site cannot be served, or None.
+        elsewhere: score on instruction sets on which it did not run; half unless given.
     """
 
     op: str
@@ -49,6 +60,7 @@ class LazyKernel:
     binder: str
     score: int
     checks: tuple[Check, ...]
+    elsewhere: int | None = None
 
     def accept(self, site: CallSite) -> Verdict:
         """The first check that refuses gives the reason."""
@@ -58,7 +70,7 @@ class LazyKernel:
         arch = site.device.arch
         ran = arch in RUN_ON
         return Accept(
-            self.score if ran else self.score // 2,
+            self.score if ran else self.score // 2 if self.elsewhere is None else self.elsewhere,
             f"{self.name} on {arch}" if ran else f"{self.name}, compiled for {arch}, not run on it",
         )
 
@@ -76,12 +88,13 @@ class LazyKernel:
 def kernels() -> tuple[Kernel, ...]:
     """All kernels of this plugin, in the order of the manifest's claims."""
     installed = find_spec("flashinfer") is not None
+    fp8_kv = (_e4m3, _half, _head_dim, _page)
     return (
         _triton("embedding@1", "rows:bind_embedding"),
         _triton("gather_rows@1", "rows:bind_gather_rows"),
         LazyKernel("linear@1", "cublas", "kernels.linear:bind", 100, (_gpu, _dtype)),
-        _few_rows("linear@1", "bind_linear"),
-        _few_rows("add_norm_linear@1", "bind_add_norm_linear"),
+        _few_rows("linear@1", "few_rows:bind_linear"),
+        _few_rows("add_norm_linear@1", "few_rows:bind_add_norm_linear"),
         _triton("rms_norm@1", "norm:bind_rms_norm", partial(_at_most, "hidden", MAX_HIDDEN)),
         _triton(
             "add_rms_norm@1", "norm:bind_add_rms_norm", partial(_at_most, "hidden", MAX_HIDDEN)
@@ -93,9 +106,13 @@ def kernels() -> tuple[Kernel, ...]:
         _triton("page_table_update@1", "page_table:bind"),
         LazyKernel("sample@1", "triton", "kernels.sample:bind", 100, (_gpu, _triton_arch)),
         _triton("attention_prefill@1", "attention_prefill:bind", _head_dim, _page),
-        _flashinfer("attention_prefill@1", "bind_prefill", installed),
+        _flashinfer("attention_prefill@1", "bind_prefill", FLASH_ATTENTION_3, installed),
         _triton("attention_decode@1", "attention_decode:bind", _head_dim, _page),
-        _flashinfer("attention_decode@1", "bind_decode", installed),
+        _split("attention_decode@1"),
+        _triton("attention_prefill_fp8@1", "attention_prefill:bind", *fp8_kv),
+        _triton("attention_decode_fp8@1", "attention_decode:bind", *fp8_kv),
+        _split("attention_decode_fp8@1", _e4m3, _half),
+        _flashinfer("attention_decode@1", "bind_decode", 80, installed),
     )
 
 
@@ -103,17 +120,23 @@ def _triton(op: str, binder: str, *checks: Check) -> LazyKernel:
     return LazyKernel(op, "triton", f"kernels.{binder}", 100, (_gpu, _triton_arch, _dtype, *checks))
 
 
+def _split(op: str, *checks: Check) -> LazyKernel:
+    few = partial(_rows_at_most, SPLIT_ROWS)
+    checks = (_gpu, _triton_arch, _dtype, _head_dim, _page, few, *checks)
+    return LazyKernel(op, "split", "kernels.attention_split:bind", 110, checks)
+
+
 def _few_rows(op: str, binder: str) -> LazyKernel:
     checks = (_gpu, _few_rows_arch, _half, partial(_rows_at_most, FEW_ROWS))
-    return LazyKernel(op, "few_rows", f"kernels.few_rows:{binder}", 120, checks)
+    return LazyKernel(op, "few_rows", f"kernels.{binder}", 120, checks)
 
 
-def _flashinfer(op: str, binder: str, installed: bool) -> LazyKernel:
+def _flashinfer(op: str, binder: str, score: int, installed: bool) -> LazyKernel:
     def present(site: CallSite) -> Refusal:
         return None if installed else FLASHINFER_MISSING
 
     checks = (_gpu, _flashinfer_arch, _flashinfer_site, present)
-    return LazyKernel(op, "flashinfer", f"kernels.flashinfer:{binder}", 80, checks)
+    return LazyKernel(op, "flashinfer", f"kernels.flashinfer:{binder}", score, checks, 40)
 
 
 def _gpu(site: CallSite) -> Refusal:
@@ -131,6 +154,13 @@ def _triton_arch(site: CallSite) -> Refusal:
 def _few_rows_arch(site: CallSite) -> Refusal:
     arch = site.device.arch
     return None if arch in RUN_ON else f"tuned for {', '.join(RUN_ON)} alone; this is {arch}"
+
+
+def _e4m3(site: CallSite) -> Refusal:
+    arch = site.device.arch
+    if arch in E4M3_ARCHS:
+        return None
+    return f"{arch} does not convert to float8_e4m3fn; {', '.join(E4M3_ARCHS)} do"
 
 
 def _half(site: CallSite) -> Refusal:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""attention_decode@1: one query per row over paged KV, the work cut evenly over the GPU.
+"""attention_decode@1 and attention_decode_fp8@1: paged KV, the work cut evenly over the GPU.
 
 Split-KV decoding: Dao et al., Flash-Decoding, 2023; even cuts across rows of any length: Osama et
 al., Stream-K, 2023, arXiv:2301.03598. Every program reads all row lengths, lays the KV blocks of
@@ -12,6 +12,8 @@ the host, and one captured launch serves every mix:
 
 A unit that crosses programs leaves one partial result per program; whoever arrives last adds them
 up in program order, so the sum does not depend on who that is.
+
+Keys and values of eight bits become fp16 in registers, which holds every e4m3 number.
 """
 
 # The dialect of @triton.jit bodies has no annotations beyond tl.constexpr, and triton has no stubs.
@@ -22,12 +24,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from tokenspeed_sdk.contracts.kernel import CallSite
+
+from tokenspeed_nvidia.kernels.pdl import has_pdl, options, start_dependents, wait_for_inputs
 
 LOG2_E = 1.4426950408889634
 MIN_DOT_ROWS = 16
@@ -74,7 +79,10 @@ def attend_blocks(
     WINDOW: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Online softmax over the KV blocks [first, last) of one unit: maximum, sum and output."""
+    """Online softmax over the KV blocks [first, last) of one unit: maximum, sum and output.
+
+    Products are of the dtype of ``queries``.
+    """
     column = tl.arange(0, WIDTH)
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -89,7 +97,8 @@ def attend_blocks(
         key_at = page * k_stride_p + head * k_stride_h + (token % PAGE) * k_stride_t
         value_at = page * v_stride_p + head * v_stride_h + (token % PAGE) * v_stride_t
         keys = tl.load(k_cache + key_at[:, None] + column[None, :], mask=seen[:, None], other=0.0)
-        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale_log2
+        keys = tl.trans(keys.to(queries.dtype))
+        scores = tl.dot(queries, keys, input_precision="ieee") * scale_log2
         scores = tl.where(seen[None, :], scores, float("-inf"))
         raised = tl.maximum(highest, tl.max(scores, axis=1))
         base = tl.where(raised == float("-inf"), 0.0, raised)
@@ -100,9 +109,20 @@ def attend_blocks(
             v_cache + value_at[:, None] + column[None, :], mask=seen[:, None], other=0.0
         )
         output = output * shrink[:, None]
-        output += tl.dot(weights.to(values.dtype), values, input_precision="ieee")
+        values = values.to(queries.dtype)
+        output += tl.dot(weights.to(queries.dtype), values, input_precision="ieee")
         highest = raised
     return highest, total, output
+
+
+@triton.jit
+def read_scales(k_scale, v_scale, scale_log2):
+    """Factors of the scores and of the output; a cache that is not of eight bits has no scales."""
+    value_scale = 1.0
+    if k_scale is not None:
+        scale_log2 *= tl.load(k_scale)
+        value_scale = tl.load(v_scale)
+    return scale_log2, value_scale
 
 
 @triton.jit
@@ -148,18 +168,21 @@ def add_parts(
     return output / tl.where(total == 0.0, 1.0, total)[:, None]
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["k_scale", "v_scale"])
 def decode_units(
-    out, q, k_cache, v_cache, page_table, row_slot, kv_len, part_out, part_log, arrivals,
-    rows, slots, table_width, pages, scale_log2,
+    out, q, k_cache, v_cache, page_table, row_slot, kv_len, k_scale, v_scale,
+    part_out, part_log, arrivals, rows, slots, table_width, pages, scale_log2,
     out_stride_t, out_stride_h, q_stride_t, q_stride_h, table_stride,
     k_stride_p, k_stride_h, k_stride_t, v_stride_p, v_stride_h, v_stride_t,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
     WINDOW: tl.constexpr, ROWS_PAD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    HEADS: tl.constexpr, PARTS: tl.constexpr,
+    HEADS: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program attends to an equal share of all KV blocks."""
+    start_dependents(PDL)
+    wait_for_inputs(PDL)
     program = tl.program_id(0)
+    score_scale, value_scale = read_scales(k_scale, v_scale, scale_log2)
     tokens = table_width * PAGE
     share, position, stop, row, row_begin = find_share(
         kv_len, rows, tokens, program, KV_HEADS, WINDOW, ROWS_PAD, BLOCK_N
@@ -179,13 +202,15 @@ def decode_units(
         query_row = head * GROUP + group_row
         at = row.to(tl.int64) * q_stride_t + query_row * q_stride_h
         queries = tl.load(q + at[:, None] + column[None, :], mask=used[:, None], other=0.0)
+        if k_scale is not None:
+            queries = queries.to(tl.float16)
         highest, weight, output = attend_blocks(
             queries, k_cache, v_cache, page_table + slot * table_stride, table_width, pages,
             head.to(tl.int64), length, first + position - unit_begin, first + until - unit_begin,
-            scale_log2, k_stride_p, k_stride_h, k_stride_t, v_stride_p, v_stride_h, v_stride_t,
+            score_scale, k_stride_p, k_stride_h, k_stride_t, v_stride_p, v_stride_h, v_stride_t,
             WINDOW, WIDTH, PAGE, BLOCK_M, BLOCK_N,
         )  # fmt: skip
-        output = output / tl.where(weight == 0.0, 1.0, weight)[:, None]
+        output = output * (value_scale / tl.where(weight == 0.0, 1.0, weight))[:, None]
         first_program = unit_begin // share
         last_program = (unit_end - 1) // share
         target = out + row.to(tl.int64) * out_stride_t + head * GROUP * out_stride_h
@@ -228,7 +253,7 @@ def choose_tile(head_dim: int, itemsize: int, pairs: int) -> Tile:
     block_n = max(16, min(64, 16384 // (head_dim * itemsize)))
     if itemsize > 2:
         return Tile(block_n=block_n, warps=4, stages=3, programs=2)
-    if pairs <= FEW_PAIRS:
+    if pairs <= FEW_PAIRS and itemsize == 2:
         return Tile(block_n=2 * block_n, warps=4, stages=3, programs=2)
     return Tile(block_n=block_n, warps=4, stages=5, programs=2)
 
@@ -274,12 +299,17 @@ def attention_decode(
     row_slot: torch.Tensor,
     kv_len: torch.Tensor,
     scale: float,
+    scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None] = (None, None),
     *,
     window: int | None,
     units: int,
     tile: Tile | None = None,
+    pdl: bool = False,
 ) -> torch.Tensor:
-    """One query per row over its pages. ``units`` is the number of multiprocessors."""
+    """One query per row over its pages.
+
+    ``units`` is the number of multiprocessors, ``scales`` those of keys and values of eight bits.
+    """
     rows, heads, width = q.shape
     out = torch.empty((rows, heads, width), dtype=q.dtype, device=q.device)
     if not rows:
@@ -289,13 +319,13 @@ def attention_decode(
     heads_pad = triton.next_power_of_2(group)
     rows_pad = triton.next_power_of_2(rows)
     pairs = rows_pad * kv_heads
-    tile = tile or choose_tile(width, q.element_size(), pairs)
+    tile = tile or choose_tile(width, k_cache.element_size(), pairs)
     table_width = page_table.shape[1]
     blocks = rows * kv_heads * triton.cdiv(table_width * page, tile.block_n)
     programs = min(units * tile.programs, blocks)
     parts = scratch(q.device, units * tile.programs, group, width, pairs)
     decode_units[(programs,)](
-        out, q, k_cache, v_cache, page_table, row_slot, kv_len,
+        out, q, k_cache, v_cache, page_table, row_slot, kv_len, *scales,
         parts.out, parts.log, parts.arrivals,
         rows, page_table.shape[0], table_width, k_cache.shape[0], scale * LOG2_E,
         out.stride(0), out.stride(1), q.stride(0), q.stride(1), page_table.stride(0),
@@ -304,28 +334,27 @@ def attention_decode(
         KV_HEADS=kv_heads, GROUP=group, WIDTH=width, PAGE=page, WINDOW=window or 0,
         ROWS_PAD=rows_pad, BLOCK_M=max(MIN_DOT_ROWS, heads_pad),
         BLOCK_N=tile.block_n, HEADS=heads_pad,
-        PARTS=parts_at_once(units * tile.programs, pairs, heads_pad * width),
-        num_warps=tile.warps, num_stages=tile.stages,
+        PARTS=parts_at_once(units * tile.programs, pairs, heads_pad * width), PDL=pdl,
+        num_warps=tile.warps, num_stages=tile.stages, **options(pdl),
     )  # fmt: skip
     return out
 
 
 def bind(site: CallSite) -> Callable[..., torch.Tensor]:
+    units = site.device.units
+    return bind_call(site, partial(attention_decode, units=units))
+
+
+def bind_call(site: CallSite, attend: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """``attend`` with what is fixed at a site, as its op calls it."""
     window = site.traits["window"]
     assert window is None or isinstance(window, int)
-    units = site.device.units
+    fixed = partial(attend, window=window, pdl=has_pdl(site))
+    if "_fp8@" not in site.op:
+        return fixed
 
-    def call(
-        q: torch.Tensor,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        page_table: torch.Tensor,
-        row_slot: torch.Tensor,
-        kv_len: torch.Tensor,
-        scale: float,
-    ) -> torch.Tensor:
-        return attention_decode(
-            q, k_cache, v_cache, page_table, row_slot, kv_len, scale, window=window, units=units
-        )
+    def call_fp8(*args: Any) -> torch.Tensor:
+        *tensors, k_scale, v_scale, scale = args
+        return fixed(*tensors, scale, (k_scale, v_scale))
 
-    return call
+    return call_fp8

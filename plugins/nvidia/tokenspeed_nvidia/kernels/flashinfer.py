@@ -7,13 +7,16 @@ runs. ``plan`` takes them once per step; every layer of a cache group then runs 
 A call without a plan makes one from the device tensors: right, but it waits for the device, so it
 neither overlaps nor can be captured.
 
-Compiled kernels are kept in ``$XDG_CACHE_HOME/tokenspeed/flashinfer/<torch>`` (XDG_CACHE_HOME is
-~/.cache unless set), or where FLASHINFER_WORKSPACE_BASE says, in a folder per FlashInfer version
-and GPU architecture, and are reused by the next process.
+Prefill kernels are compiled when a site is bound, so that one that cannot be compiled is left out
+there and then, and another kernel serves. Compiled kernels are kept in
+``$XDG_CACHE_HOME/tokenspeed/flashinfer/<torch>`` (XDG_CACHE_HOME is ~/.cache unless set), or where
+FLASHINFER_WORKSPACE_BASE says, in a folder per FlashInfer version and GPU architecture, and are
+reused by the next process.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +28,8 @@ from typing import Any, TypeAlias
 
 import torch
 from tokenspeed_sdk.contracts.kernel import CallSite, HostStep
+
+_log = logging.getLogger(__name__)
 
 WORKSPACE_BYTES = 256 << 20
 STEPS_IN_FLIGHT = 3
@@ -94,7 +99,9 @@ class Plan:
 
     def run(self, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) -> torch.Tensor:
         """Zeros for tokens behind the last row."""
-        out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        if self.tokens < q.shape[0]:
+            out[self.tokens :].zero_()
         if self.wrapper is not None:
             self.wrapper.run(q[: self.tokens], (k_cache, v_cache), out=out[: self.tokens])
         return out
@@ -104,12 +111,13 @@ NOTHING = Plan(None, 0)
 
 
 class FlashInferPrefill:
-    """A bound attention_prefill@1."""
+    """A bound attention_prefill@1. RuntimeError: its kernel can neither be found nor compiled."""
 
     def __init__(self, geometry: Geometry) -> None:
         self.plan_key = ("attention_prefill@1:flashinfer", geometry)
         self._geometry = geometry
-        load_flashinfer()
+        if (refusal := compile_prefill(geometry)) is not None:
+            raise RuntimeError(refusal)
 
     def plan(self, step: HostStep, scale: float) -> Plan:
         """What all layers of a step run with. Costs 0.1 to 0.4 ms of host time."""
@@ -118,11 +126,7 @@ class FlashInferPrefill:
             return NOTHING
         wrapper = next_wrapper(_prefill_wrapper, g, step.page_table)
         pages = flatten_pages(step, g.page_size)
-        wrapper.plan(
-            step.query_start, pages.start, pages.index, pages.last_len,
-            g.heads, g.kv_heads, g.head_dim, g.page_size, causal=True, sm_scale=scale,
-            window_left=g.window_left, q_data_type=g.dtype, kv_data_type=g.dtype,
-        )  # fmt: skip
+        plan_prefill(wrapper, g, step.query_start, pages, scale)
         return Plan(wrapper, tokens)
 
     def __call__(
@@ -182,6 +186,42 @@ class FlashInferDecode:
             starts = torch.arange(len(kv_len) + 1, dtype=torch.int32)
             plan = self.plan(HostStep(starts, kv_len.cpu(), page_table, row_slot), scale)
         return plan.run(q, k_cache, v_cache)
+
+
+@cache
+def compile_prefill(geometry: Geometry) -> str | None:
+    """Have FlashInfer load or compile the kernel of a geometry; why it cannot, or None.
+
+    It does so at the first plan, so a step of one token is planned.
+    """
+    _log.info(
+        "FlashInfer loads its prefill kernel; the first time it compiles for about 1.5 minutes, "
+        "and keeps the result in %s",
+        os.environ.get("FLASHINFER_WORKSPACE_BASE") or cache_folder(),
+    )
+    try:
+        device = torch.device("cuda", torch.cuda.current_device())
+        page = torch.zeros(1, dtype=torch.int32)
+        one = torch.tensor([0, 1], dtype=torch.int32)
+        pages = Pages(one, page.to(device), page + 1)
+        plan_prefill(_prefill_wrapper(geometry, device), geometry, one, pages, 1.0)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        return (
+            f"FlashInfer could not make its prefill kernel: {type(error).__name__}: {lines[-1]}; "
+            f"it needs ninja, a C++ compiler and nvcc on PATH, or its kernels compiled beforehand"
+        )
+    return None
+
+
+def plan_prefill(
+    wrapper: Any, g: Geometry, query_start: torch.Tensor, pages: Pages, scale: float
+) -> None:
+    wrapper.plan(
+        query_start, pages.start, pages.index, pages.last_len,
+        g.heads, g.kv_heads, g.head_dim, g.page_size, causal=True, sm_scale=scale,
+        window_left=g.window_left, q_data_type=g.dtype, kv_data_type=g.dtype,
+    )  # fmt: skip
 
 
 def _prefill_wrapper(geometry: Geometry, device: torch.device) -> Any:
