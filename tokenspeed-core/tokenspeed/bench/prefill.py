@@ -40,11 +40,10 @@ def measure(
                 "the prefix cache: this is a fault of the benchmark or of the cache"
             )
         taken[length] = seconds
-        between = (sum(seconds) - work.busy_s) / repetitions
+        host_ms = work.host_us / repetitions / 1e3
         progress(
-            f"prefill of {length}: {statistics.median(seconds) * 1e3:.1f} ms, of these "
-            f"{between * 1e3:.1f} outside steps, and {work.host_us / repetitions / 1e3:.1f} of the "
-            "host"
+            f"prefill of {length}: {statistics.median(seconds) * 1e3:.1f} ms, "
+            f"{work.prefill_steps / repetitions:g} steps, {host_ms:.1f} ms of the host"
         )
     return taken
 
