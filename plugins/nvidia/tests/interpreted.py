@@ -45,12 +45,19 @@ FEW_UNITS = replace(H100, units=3)
 
 PRODUCTS = ("attention_decode@1", "attention_prefill@1")
 FP8_PRODUCTS = ("attention_decode_fp8@1", "attention_prefill_fp8@1")
-FEW_ROWS = sorted({kernel.op for kernel in kernels() if kernel.name == "few_rows"})
+FEW_ROWS = ("add_norm_linear@1", "linear@1")
+FP8_FEW_ROWS = ("add_norm_linear_fp8@1", "linear_fp8@1")
 MANY_CASES = ("rope_kv_write@1",)
+ON_A_GPU = ("rope_kv_write_fp8@1",)
+"""Its parts are here: rotation as without 8 bits, and codes as ``kv_write_fp8`` makes them."""
+
 OTHERS = {kernel.op for kernel in kernels() if kernel.name in ("triton", "cublas")}
-OTHERS -= {*PRODUCTS, *FP8_PRODUCTS, *MANY_CASES}
+OTHERS -= {*PRODUCTS, *FP8_PRODUCTS, *MANY_CASES, *ON_A_GPU}
 ONE_HEADS = replace(TINY, heads=TINY.heads[:1])
 ONE_SHAPE = replace(ONE_HEADS, windows=(None,))
+SCALES = replace(TINY, rows=(5,), matrices=((136, 272),))
+"""Several scales both ways, and parts of blocks."""
+
 DECODE = ("attention_decode@1", "attention_decode_fp8@1")
 
 conforms = partial(kernel_conformance, kernels, capabilities=FEW_UNITS, names=["triton", "cublas"])
@@ -62,4 +69,8 @@ test_split = conforms(
 )
 test_many_cases = conforms(ops=MANY_CASES, grid=ONE_SHAPE, dtypes=["float32"])
 test_few_rows = conforms(ops=FEW_ROWS, grid=TINY, dtypes=["float16"], names=["few_rows"])
+test_fp8_few_rows = conforms(ops=FP8_FEW_ROWS, grid=TINY, dtypes=["float16"], names=["few_rows"])
+test_fp8_scales = conforms(
+    ops=FP8_FEW_ROWS[1:], grid=SCALES, dtypes=["float16"], names=["few_rows"]
+)
 test_others = conforms(ops=sorted(OTHERS), grid=replace(TINY, vocabs=(4500,)))

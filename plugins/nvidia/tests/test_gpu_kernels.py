@@ -42,6 +42,10 @@ test_flashinfer = pytest.mark.skipif(
 test_tiny = conforms(names=["triton", "cublas"], grid=TINY)
 test_real_sizes = conforms(names=["triton", "cublas"], grid=LARGE)
 
+FEW = partial(conforms, names=["few_rows", "split"], dtypes=["bfloat16"])
+test_few_rows = FEW(grid=TINY)
+test_few_rows_of_real_sizes = FEW(grid=LARGE)
+
 
 @pytest.fixture
 def inputs() -> Inputs:

@@ -94,14 +94,18 @@ def kernels() -> tuple[Kernel, ...]:
         _triton("gather_rows@1", "rows:bind_gather_rows"),
         LazyKernel("linear@1", "cublas", "kernels.linear:bind", 100, (_gpu, _dtype)),
         _few_rows("linear@1", "few_rows:bind_linear"),
+        _few_rows("linear_fp8@1", "few_rows_fp8:bind_linear"),
         _few_rows("add_norm_linear@1", "few_rows:bind_add_norm_linear"),
+        _few_rows("add_norm_linear_fp8@1", "few_rows_fp8:bind_add_norm_linear"),
         _triton("rms_norm@1", "norm:bind_rms_norm", partial(_at_most, "hidden", MAX_HIDDEN)),
         _triton(
             "add_rms_norm@1", "norm:bind_add_rms_norm", partial(_at_most, "hidden", MAX_HIDDEN)
         ),
         _triton("rope@1", "rope:bind"),
         _triton("kv_write@1", "kv_write:bind"),
+        _triton("kv_write_fp8@1", "kv_write:bind", _e4m3),
         _triton("rope_kv_write@1", "rope_kv_write:bind"),
+        _triton("rope_kv_write_fp8@1", "rope_kv_write:bind_fp8", _e4m3),
         _triton("silu_and_mul@1", "activation:bind"),
         _triton("page_table_update@1", "page_table:bind"),
         LazyKernel("sample@1", "triton", "kernels.sample:bind", 100, (_gpu, _triton_arch)),
