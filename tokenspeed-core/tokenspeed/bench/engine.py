@@ -45,9 +45,7 @@ class Work:
     Attributes:
         steps, prefill_steps: how many ended, and how many of them with prompt tokens.
         prefill_s, decode_s: seconds of steps with prompt tokens, and of the others, each from when
-            it was launched as a whole and the one before had ended. What is left of the wall
-            clock's time is between steps; the device works there, too, while a step that is no
-            graph is being launched.
+            the device could begin it; what is left of the wall clock's time is between steps.
         decode_rows: sequences of all steps that took part with their last token.
         prompt_tokens, cached_tokens: of sequences that began; the latter were not computed.
     """

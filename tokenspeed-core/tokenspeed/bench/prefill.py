@@ -40,10 +40,12 @@ def measure(
                 "the prefix cache: this is a fault of the benchmark or of the cache"
             )
         taken[length] = seconds
+        between_ms = (sum(seconds) - work.busy_s) / repetitions * 1e3
         host_ms = work.host_us / repetitions / 1e3
         progress(
             f"prefill of {length}: {statistics.median(seconds) * 1e3:.1f} ms, "
-            f"{work.prefill_steps / repetitions:g} steps, {host_ms:.1f} ms of the host"
+            f"{work.prefill_steps / repetitions:g} steps, {between_ms:.1f} ms between them, "
+            f"{host_ms:.1f} ms of the host"
         )
     return taken
 

@@ -64,7 +64,7 @@ class Played:
 
     @property
     def between_steps_s(self) -> float:
-        """Seconds in which no step was whole on the device, as far as the engine's loop sees."""
+        """Seconds in which no step was on the device, as far as the engine's loop sees."""
         return self.seconds - self.work.busy_s
 
     @property
