@@ -32,6 +32,7 @@ from tokenspeed_nvidia.kernels import (
     attention_split,
     few_rows,
     few_rows_fp8,
+    fp8_linear,
     kv_write,
     norm,
     page_table,
@@ -136,6 +137,14 @@ def run_few_rows_fp8(arch: str) -> None:
     few_rows_fp8.add_norm_quantize_rows(x, x, x, meta(4096), 1e-6, pdl=True)
 
 
+def run_fp8_linear(arch: str) -> None:
+    """Quantisation, and tiles for a batch, for many requests and for a prompt."""
+    assert arch == "sm_90"
+    wide, scales = meta(24576, 4096, dtype=E4M3), meta(192, 32, dtype=torch.float32)
+    for count in (64, 128, 8192):
+        fp8_linear.by_tiles(meta(count, 4096), wide, scales, units=UNITS[arch], pdl=True)
+
+
 def run_rope_kv_write(arch: str) -> None:
     fused = meta(32, 48, 128)
     rope_kv_write.rope_kv_write(
@@ -157,6 +166,7 @@ RUNS: dict[str, Callable[[str], None]] = {
     "small": run_small,
     "few_rows": run_few_rows,
     "few_rows_fp8": run_few_rows_fp8,
+    "fp8_linear": run_fp8_linear,
     "rope_kv_write": run_rope_kv_write,
 }
 

@@ -68,6 +68,13 @@ test_split = conforms(
     ops=DECODE, grid=ONE_HEADS, dtypes=["float16"], names=["split"], capabilities=H100
 )
 test_many_cases = conforms(ops=MANY_CASES, grid=ONE_SHAPE, dtypes=["float32"])
+test_fp8_tiles = conforms(
+    ops=["linear_fp8@1"],
+    grid=replace(SCALES, rows=(0, 5, 70)),
+    dtypes=["float16"],
+    names=["tiles"],
+    capabilities=H100,
+)
 test_few_rows = conforms(ops=FEW_ROWS, grid=TINY, dtypes=["float16"], names=["few_rows"])
 test_fp8_few_rows = conforms(ops=FP8_FEW_ROWS, grid=TINY, dtypes=["float16"], names=["few_rows"])
 test_fp8_scales = conforms(

@@ -25,7 +25,7 @@ if importlib.util.find_spec("triton") is None:
 RUNS = {
     "sm_90": (
         "decode", "decode_fp8", "prefill", "prefill_fp8", "prefill_256", "sample", "small",
-        "few_rows", "few_rows_fp8", "rope_kv_write",
+        "few_rows", "few_rows_fp8", "fp8_linear", "rope_kv_write",
     ),
     "sm_100": ("decode", "prefill", "small", "rope_kv_write"),
     "gfx950": ("decode", "prefill", "small", "rope_kv_write"),
@@ -36,6 +36,7 @@ MATRIX = {
     ("sm_90", "prefill_blocks"): "wgmma.mma_async",
     ("sm_90", "multiply_rows"): "wgmma.mma_async",
     ("sm_90", "multiply_rows_fp8"): "wgmma.mma_async",
+    ("sm_90", "multiply_tiles"): "wgmma.mma_async",
     ("sm_100", "decode_units"): "mma.sync.aligned.m16n8k16",
     ("sm_100", "prefill_blocks"): "tcgen05.mma",
     ("gfx950", "decode_units"): "v_mfma_f32_16x16x32_bf16",

@@ -125,6 +125,27 @@ def test_eight_bit_kv_is_for_half_precision_and_gpus_that_convert_it(op: str) ->
     assert refusal.why.startswith("sm_80 does not convert to float8_e4m3fn")
 
 
+FP8_LINEAR: dict[str, Trait] = {"n": 6144, "k": 4096, "bias": False}
+
+
+def test_many_rows_of_an_eight_bit_linear_are_cublas_work() -> None:
+    assert chosen(verdicts("linear_fp8@1", H100, **FP8_LINEAR)) == "cublaslt"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"k": 4224}, "reads the scales of four blocks of 128 at once; the site has k=4224"),
+        ({"n": 6100}, "writes 16 features at once; the site has n=6100"),
+        ({"bias": True}, "adds no bias; the site has one"),
+    ],
+)
+def test_what_cublas_refuses_is_served_by_tiles(change: dict[str, Trait], why: str) -> None:
+    found = verdicts("linear_fp8@1", H100, **(FP8_LINEAR | change))
+    assert found["cublaslt"] == Decline(why)
+    assert chosen(found) == "tiles"
+
+
 def test_manifest_claims_what_the_catalog_holds() -> None:
     text = files("tokenspeed_nvidia").joinpath("tokenspeed_plugin.toml").read_text()
     provided = {entry["contract"]: entry for entry in tomllib.loads(text)["provides"]}

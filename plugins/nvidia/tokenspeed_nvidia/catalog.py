@@ -94,6 +94,8 @@ def kernels() -> tuple[Kernel, ...]:
         _triton("gather_rows@1", "rows:bind_gather_rows"),
         LazyKernel("linear@1", "cublas", "kernels.linear:bind", 100, (_gpu, _dtype)),
         _few_rows("linear@1", "few_rows:bind_linear"),
+        _fp8_linear("cublaslt", "bind_cublas", 110, _cublas_blocks),
+        _fp8_linear("tiles", "bind_tiles", 100),
         _few_rows("linear_fp8@1", "few_rows_fp8:bind_linear"),
         _few_rows("add_norm_linear@1", "few_rows:bind_add_norm_linear"),
         _few_rows("add_norm_linear_fp8@1", "few_rows_fp8:bind_add_norm_linear"),
@@ -133,6 +135,11 @@ def _split(op: str, *checks: Check) -> LazyKernel:
 def _few_rows(op: str, binder: str) -> LazyKernel:
     checks = (_gpu, _few_rows_arch, _half, partial(_rows_at_most, FEW_ROWS))
     return LazyKernel(op, "few_rows", f"kernels.{binder}", 120, checks)
+
+
+def _fp8_linear(name: str, binder: str, score: int, *checks: Check) -> LazyKernel:
+    checks = (_gpu, _few_rows_arch, _half, *checks)
+    return LazyKernel("linear_fp8@1", name, f"kernels.fp8_linear:{binder}", score, checks)
 
 
 def _flashinfer(op: str, binder: str, score: int, installed: bool) -> LazyKernel:
@@ -178,6 +185,15 @@ def _rows_at_most(limit: int, site: CallSite) -> Refusal:
     if most is not None and most <= limit:
         return None
     return f"takes up to {limit} rows; the site may have {'any number' if most is None else most}"
+
+
+def _cublas_blocks(site: CallSite) -> Refusal:
+    n, k = site.traits["n"], site.traits["k"]
+    if isinstance(k, int) and k % 512:
+        return f"reads the scales of four blocks of 128 at once; the site has k={k}"
+    if isinstance(n, int) and n % 16:
+        return f"writes 16 features at once; the site has n={n}"
+    return "adds no bias; the site has one" if site.traits["bias"] else None
 
 
 def _flashinfer_arch(site: CallSite) -> Refusal:
