@@ -42,6 +42,11 @@ test_flashinfer = pytest.mark.skipif(
 test_tiny = conforms(names=["triton", "cublas"], grid=TINY)
 test_real_sizes = conforms(names=["triton", "cublas"], grid=LARGE)
 
+EIGHT_BITS = partial(conforms, names=["cublaslt", "tiles"], dtypes=["bfloat16"])
+test_eight_bit_products = EIGHT_BITS(
+    grid=replace(LARGE, rows=(0, 33, 130), matrices=((6144, 4096), (4096, 12288), (200, 1100)))
+)
+
 FEW = partial(conforms, names=["few_rows", "split"], dtypes=["bfloat16"])
 test_few_rows = FEW(grid=TINY)
 test_few_rows_of_real_sizes = FEW(grid=LARGE)

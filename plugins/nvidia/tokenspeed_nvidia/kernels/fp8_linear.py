@@ -25,6 +25,9 @@ from tokenspeed_sdk.contracts.kernel import CallSite
 from tokenspeed_nvidia.kernels.fp8_quantize import GROUP, Codes, quantize
 from tokenspeed_nvidia.kernels.pdl import has_pdl, options, start_dependents, wait_for_inputs
 
+ALIGNED_BYTES = 16
+"""What cuBLAS wants rows of codes to begin at multiples of."""
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -139,11 +142,15 @@ def by_cublas(
     weight_scale: torch.Tensor,
     bias: torch.Tensor | None = None,
     *,
+    units: int,
     pdl: bool = False,
 ) -> torch.Tensor:
-    """The op by cuBLAS; K is a multiple of 512 and there is no bias."""
-    if not x.shape[0]:
-        return x.new_empty((0, weight.shape[0]))
+    """The op by cuBLAS; K is a multiple of 512 and there is no bias.
+
+    Weights of models are aligned; one that is not is left to tiles.
+    """
+    if not x.shape[0] or (weight.data_ptr() | weight.stride(0)) % ALIGNED_BYTES:
+        return by_tiles(x, weight, weight_scale, bias, units=units, pdl=pdl)
     kind = torch.nn.functional.ScalingType
     made = quantize(x, pdl=pdl)
     out: torch.Tensor = torch.nn.functional.scaled_mm(
@@ -163,4 +170,4 @@ def bind_tiles(site: CallSite) -> Callable[..., torch.Tensor]:
 
 
 def bind_cublas(site: CallSite) -> Callable[..., torch.Tensor]:
-    return partial(by_cublas, pdl=has_pdl(site))
+    return partial(by_cublas, units=site.device.units, pdl=has_pdl(site))
