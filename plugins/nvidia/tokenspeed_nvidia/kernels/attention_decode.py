@@ -73,6 +73,14 @@ def find_share(
 
 
 @triton.jit
+def load_pages(table, token, table_width, pages, PAGE: tl.constexpr):
+    """The page of each token; any index is safe. Loaded a block ahead, so that keys and values,
+    whose addresses it gives, can be fetched several blocks ahead."""
+    page = tl.load(table + tl.minimum(token // PAGE, table_width - 1))
+    return tl.minimum(tl.maximum(page, 0), pages - 1).to(tl.int64)
+
+
+@triton.jit
 def attend_blocks(
     queries, k_cache, v_cache, table, table_width, pages, head, length, first, last, scale_log2,
     k_stride_p, k_stride_h, k_stride_t, v_stride_p, v_stride_h, v_stride_t,
@@ -87,15 +95,15 @@ def attend_blocks(
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     output = tl.zeros([BLOCK_M, WIDTH], tl.float32)
+    page = load_pages(table, first * BLOCK_N + tl.arange(0, BLOCK_N), table_width, pages, PAGE)
     for block in range(first, last):
         token = block * BLOCK_N + tl.arange(0, BLOCK_N)
         seen = token < length
         if WINDOW > 0:
             seen = seen & (token >= length - WINDOW)
-        page = tl.load(table + tl.minimum(token // PAGE, table_width - 1))
-        page = tl.minimum(tl.maximum(page, 0), pages - 1).to(tl.int64)
         key_at = page * k_stride_p + head * k_stride_h + (token % PAGE) * k_stride_t
         value_at = page * v_stride_p + head * v_stride_h + (token % PAGE) * v_stride_t
+        page = load_pages(table, token + BLOCK_N, table_width, pages, PAGE)
         keys = tl.load(k_cache + key_at[:, None] + column[None, :], mask=seen[:, None], other=0.0)
         keys = tl.trans(keys.to(queries.dtype))
         scores = tl.dot(queries, keys, input_precision="ieee") * scale_log2
@@ -246,16 +254,18 @@ class Tile:
 
 
 def choose_tile(head_dim: int, itemsize: int, pairs: int) -> Tile:
-    """Blocks of about 32 KiB of keys and values, two or three in flight, as measured on an H200.
+    """Blocks of 16 or 32 KiB of keys and values, 64 KiB of them in flight for each program.
 
     Few (row, KV head) pairs get larger blocks: what they wait for is adding up parts.
     """
     block_n = max(16, min(64, 16384 // (head_dim * itemsize)))
     if itemsize > 2:
         return Tile(block_n=block_n, warps=4, stages=3, programs=2)
-    if pairs <= FEW_PAIRS and itemsize == 2:
-        return Tile(block_n=2 * block_n, warps=4, stages=3, programs=2)
-    return Tile(block_n=block_n, warps=4, stages=5, programs=2)
+    if itemsize < 2:
+        return Tile(block_n=block_n, warps=4, stages=5, programs=2)
+    if pairs <= FEW_PAIRS:
+        return Tile(block_n=2 * block_n, warps=4, stages=2, programs=2)
+    return Tile(block_n=block_n, warps=4, stages=3, programs=3)
 
 
 @dataclass(frozen=True)

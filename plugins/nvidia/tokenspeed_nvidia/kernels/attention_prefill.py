@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 from tokenspeed_sdk.contracts.kernel import CallSite
 
-from tokenspeed_nvidia.kernels.attention_decode import LOG2_E, bind_call, read_scales
+from tokenspeed_nvidia.kernels.attention_decode import LOG2_E, bind_call, load_pages, read_scales
 from tokenspeed_nvidia.kernels.pdl import options, start_dependents, wait_for_inputs
 
 
@@ -40,12 +40,12 @@ def attend_range(
     Products are of the dtype of ``queries``.
     """
     column = tl.arange(0, WIDTH)
+    page = load_pages(table, begin + tl.arange(0, BLOCK_N), table_width, pages, PAGE)
     for start in range(begin, end, BLOCK_N):
         token = start + tl.arange(0, BLOCK_N)
-        page = tl.load(table + tl.minimum(token // PAGE, table_width - 1))
-        page = tl.minimum(tl.maximum(page, 0), pages - 1).to(tl.int64)
         key_at = page * k_stride_p + (token % PAGE) * k_stride_t
         value_at = page * v_stride_p + (token % PAGE) * v_stride_t
+        page = load_pages(table, token + BLOCK_N, table_width, pages, PAGE)
         keys = tl.load(k_cache + key_at[:, None] + column[None, :])
         keys = tl.trans(keys.to(queries.dtype))
         scores = tl.dot(queries, keys, input_precision="ieee")
@@ -180,7 +180,9 @@ def choose_tile(head_dim: int, itemsize: int, arch: str) -> Tile:
         return Tile(block_m=32, block_n=32 if head_dim <= 128 else 16, warps=8, stages=2)
     if head_dim > 128:
         return Tile(block_m=128, block_n=32, warps=8, stages=2)
-    return Tile(block_m=128, block_n=128 if arch == "sm_90" else 64, warps=8, stages=3)
+    if arch == "sm_90":
+        return Tile(block_m=128, block_n=128, warps=8, stages=3)
+    return Tile(block_m=128, block_n=64, warps=8, stages=2)
 
 
 def attention_prefill(
