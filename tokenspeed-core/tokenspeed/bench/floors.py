@@ -33,7 +33,8 @@ class Rates:
     """What the device reached.
 
     Attributes:
-        linears_s: rows -> seconds of all linear layers and the head alone.
+        linears_s: rows -> seconds of all linear layers and the head alone, by the kernels that the
+            engine takes or by torch's, whichever are faster.
         read_bytes_s: bytes a second that a sum reads.
         matrix_flops_s: operations a second of a large matrix product.
         attention_flops_s: prompt length -> operations a second of causal attention alone.

@@ -111,7 +111,10 @@ def _measured(
     device_rates = DeviceRates(device, sites[0].dtype)
     coded = any(site.op == LINEAR_FP8 for site in sites)
     rates = Rates(
-        linears_s={count: statistics.median(seconds) for count, seconds in taken.items()},
+        linears_s={
+            count: min(statistics.median(taken[count]), statistics.median(by_torch[count]))
+            for count in rows
+        },
         read_bytes_s=device_rates.read_bytes_s(),
         matrix_flops_s=device_rates.matrix_flops_s(eight_bits=coded),
         attention_flops_s={n: device_rates.attention_flops_s(n, *heads(sites)) for n in prompts},
