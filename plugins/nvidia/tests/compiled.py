@@ -32,6 +32,7 @@ from tokenspeed_nvidia.kernels import (
     attention_split,
     few_rows,
     few_rows_fp8,
+    flashinfer_fp8,
     fp8_linear,
     kv_write,
     norm,
@@ -93,6 +94,9 @@ def run_prefill(
         q, *paged(8, head_dim, E4M3 if fp8 else dtype), ints(4), ints(5), ints(4), 0.1,
         kv_scales() if fp8 else (None, None), window=None, tile=tile, pdl=arch == "sm_90",
     )  # fmt: skip
+    if fp8:
+        keys, values, _ = paged(8, head_dim, E4M3)
+        flashinfer_fp8.widen_pages(keys, values, ints(2048), *kv_scales(), dtype)
 
 
 def run_sample(arch: str) -> None:

@@ -23,6 +23,7 @@ from tokenspeed_sdk.testing import H100, TINY, kernel_conformance
 from triton.runtime import interpreter
 
 from tokenspeed_nvidia.catalog import kernels
+from tokenspeed_nvidia.kernels.flashinfer_fp8 import widen_pages
 
 interpreter_floats = interpreter._convert_float
 
@@ -79,3 +80,11 @@ test_fp8_scales = conforms(
     ops=FP8_FEW_ROWS[1:], grid=SCALES, dtypes=["float16"], names=["few_rows"]
 )
 test_others = conforms(ops=sorted(OTHERS), grid=replace(TINY, vocabs=(4500,)))
+
+
+def test_eight_bit_pages_are_written_out() -> None:
+    slab = torch.randn(5, 2, 2, 18, 32).to(torch.float8_e4m3fn)
+    index, scale = torch.tensor([4, 1, 4], dtype=torch.int32), torch.tensor([0.5])
+    keys, values = widen_pages(slab[:, 0], slab[:, 1], index, scale, 2 * scale, torch.float16)
+    assert torch.equal(keys.float(), slab[index.long(), 0].float() * 0.5)
+    assert torch.equal(values.float(), slab[index.long(), 1].float())

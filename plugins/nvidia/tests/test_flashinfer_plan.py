@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from tokenspeed_sdk.contracts.kernel import CallSite, HostStep, PlannedKernel
 from tokenspeed_sdk.contracts.platform import Capabilities
 
-from tokenspeed_nvidia.kernels import flashinfer
+from tokenspeed_nvidia.kernels import flashinfer, flashinfer_fp8
 
 TRAITS = {"heads": 4, "kv_heads": 2, "head_dim": 64, "page_size": 16, "window": None}
 BINDERS = {
@@ -43,7 +43,8 @@ def replaced(monkeypatch: pytest.MonkeyPatch) -> None:
         BatchPrefillWithPagedKVCacheWrapper=Wrapper, BatchDecodeWithPagedKVCacheWrapper=Wrapper
     )
     monkeypatch.setattr(flashinfer, "load_flashinfer", lambda: library)
-    monkeypatch.setattr(flashinfer, "compile_prefill", lambda geometry: None)
+    for module in (flashinfer, flashinfer_fp8):
+        monkeypatch.setattr(module, "compile_prefill", lambda geometry: None)
     monkeypatch.setattr(flashinfer, "WORKSPACE_BYTES", 16)
 
 
@@ -111,6 +112,28 @@ def test_cache_folder_follows_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     found = flashinfer.cache_folder()
     assert str(found) == f"/somewhere/tokenspeed/flashinfer/torch-{torch.__version__}"
+
+
+def fp8_plan() -> Any:
+    device = Capabilities("cuda", "sm_90", (), frozenset(), 132)
+    site = CallSite("attention_prefill_fp8@1", "test", "bfloat16", device, TRAITS)
+    return flashinfer_fp8.bind(site).plan(step(), 0.1)
+
+
+def test_copies_of_eight_bit_pages_stand_in_their_order() -> None:
+    plan = fp8_plan()
+    assert plan.index.tolist() == [16, 17, 18, 8]
+    starts, copies = plan.plan.wrapper.planned[1:3]
+    assert starts.tolist() == [0, 3, 3, 4]
+    assert copies.tolist() == [0, 1, 2, 3]
+
+
+def test_too_many_eight_bit_pages_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = 4 * 16 * 2 * 64 * 4  # pages, tokens, heads, numbers, bytes of a key and a value
+    monkeypatch.setattr(flashinfer_fp8, "MOST_BYTES", copied)
+    assert fp8_plan().index is not None
+    monkeypatch.setattr(flashinfer_fp8, "MOST_BYTES", copied - 1)
+    assert fp8_plan().index is None
 
 
 def test_a_kernel_that_cannot_be_compiled_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:

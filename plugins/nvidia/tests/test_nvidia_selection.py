@@ -146,6 +146,14 @@ def test_what_cublas_refuses_is_served_by_tiles(change: dict[str, Trait], why: s
     assert chosen(found) == "tiles"
 
 
+def test_flashinfer_prefills_from_eight_bit_kv(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "find_spec", lambda name: object())
+    found = verdicts("attention_prefill_fp8@1", H100, **ATTENTION)
+    assert found["flashinfer"] == Accept(120, "flashinfer on sm_90")
+    assert chosen(found) == "flashinfer"
+    assert chosen(verdicts("attention_prefill_fp8@1", B200, **ATTENTION)) == "triton"
+
+
 def test_manifest_claims_what_the_catalog_holds() -> None:
     text = files("tokenspeed_nvidia").joinpath("tokenspeed_plugin.toml").read_text()
     provided = {entry["contract"]: entry for entry in tomllib.loads(text)["provides"]}

@@ -88,6 +88,7 @@ class LazyKernel:
 def kernels() -> tuple[Kernel, ...]:
     """All kernels of this plugin, in the order of the manifest's claims."""
     installed = find_spec("flashinfer") is not None
+    fa3 = FLASH_ATTENTION_3
     fp8_kv = (_e4m3, _half, _head_dim, _page)
     return (
         _triton("embedding@1", "rows:bind_embedding"),
@@ -112,13 +113,14 @@ def kernels() -> tuple[Kernel, ...]:
         _triton("page_table_update@1", "page_table:bind"),
         LazyKernel("sample@1", "triton", "kernels.sample:bind", 100, (_gpu, _triton_arch)),
         _triton("attention_prefill@1", "attention_prefill:bind", _head_dim, _page),
-        _flashinfer("attention_prefill@1", "bind_prefill", FLASH_ATTENTION_3, installed),
+        _flashinfer("attention_prefill@1", "flashinfer:bind_prefill", fa3, installed),
         _triton("attention_decode@1", "attention_decode:bind", _head_dim, _page),
         _split("attention_decode@1"),
         _triton("attention_prefill_fp8@1", "attention_prefill:bind", *fp8_kv),
+        _flashinfer("attention_prefill_fp8@1", "flashinfer_fp8:bind", fa3, installed, _e4m3),
         _triton("attention_decode_fp8@1", "attention_decode:bind", *fp8_kv),
         _split("attention_decode_fp8@1", _e4m3, _half),
-        _flashinfer("attention_decode@1", "bind_decode", 80, installed),
+        _flashinfer("attention_decode@1", "flashinfer:bind_decode", 80, installed),
     )
 
 
@@ -142,12 +144,12 @@ def _fp8_linear(name: str, binder: str, score: int, *checks: Check) -> LazyKerne
     return LazyKernel("linear_fp8@1", name, f"kernels.fp8_linear:{binder}", score, checks)
 
 
-def _flashinfer(op: str, binder: str, score: int, installed: bool) -> LazyKernel:
+def _flashinfer(op: str, binder: str, score: int, installed: bool, *checks: Check) -> LazyKernel:
     def present(site: CallSite) -> Refusal:
         return None if installed else FLASHINFER_MISSING
 
-    checks = (_gpu, _flashinfer_arch, _flashinfer_site, present)
-    return LazyKernel(op, "flashinfer", f"kernels.flashinfer:{binder}", score, checks, 40)
+    checks = (_gpu, _flashinfer_arch, _flashinfer_site, *checks, present)
+    return LazyKernel(op, "flashinfer", f"kernels.{binder}", score, checks, 40)
 
 
 def _gpu(site: CallSite) -> Refusal:

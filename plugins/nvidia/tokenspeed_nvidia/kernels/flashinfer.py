@@ -124,7 +124,7 @@ class FlashInferPrefill:
         g, tokens = self._geometry, int(step.query_start[-1])
         if not tokens:
             return NOTHING
-        wrapper = next_wrapper(_prefill_wrapper, g, step.page_table)
+        wrapper = next_wrapper(prefill_wrapper, g, step.page_table)
         pages = flatten_pages(step, g.page_size)
         plan_prefill(wrapper, g, step.query_start, pages, scale)
         return Plan(wrapper, tokens)
@@ -204,7 +204,7 @@ def compile_prefill(geometry: Geometry) -> str | None:
         page = torch.zeros(1, dtype=torch.int32)
         one = torch.tensor([0, 1], dtype=torch.int32)
         pages = Pages(one, page.to(device), page + 1)
-        plan_prefill(_prefill_wrapper(geometry, device), geometry, one, pages, 1.0)
+        plan_prefill(prefill_wrapper(geometry, device), geometry, one, pages, 1.0)
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         return (
@@ -224,7 +224,7 @@ def plan_prefill(
     )  # fmt: skip
 
 
-def _prefill_wrapper(geometry: Geometry, device: torch.device) -> Any:
+def prefill_wrapper(geometry: Geometry, device: torch.device) -> Any:
     backend = "fa3" if geometry.arch == "sm_90" else "fa2"
     made = load_flashinfer().BatchPrefillWithPagedKVCacheWrapper
     return made(workspace(device), "HND", backend=backend)
