@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,9 +21,11 @@ from harness import ScriptedMailbox, all_at_once, engine, submit
 from safetensors.torch import load_file, save_file
 from test_host_tier import at_rest
 from test_loop import prompts
+from tokenspeed.config import EngineConfig
+from tokenspeed.engine.formats import Formats, warn_of_default_scales
 from tokenspeed_cpu.platform import CpuPlatform
 from tokenspeed_sdk.contracts.platform import Device
-from tokenspeed_sdk.modeling import FP8_KV
+from tokenspeed_sdk.modeling import FP8_KV, LoadReport
 from tokenspeed_sdk.ops.fp8 import dequantize_weight, quantize_weight
 from tokenspeed_sdk.testing.platform.devices import ReplayingDevice
 
@@ -131,6 +134,38 @@ def test_pages_that_moved_mean_the_same(
     assert tokens(mailbox) == wanted
     assert counters.evictions > 0, "the device pool held everything"
     assert counters.stored_pages > 0
+
+
+CODED = {
+    "quantization_config": {
+        "quant_method": "fp8",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128],
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "model", "text"),
+    [
+        ({}, {}, "float32, KV in float32"),
+        ({"quantization": "fp8"}, {}, "float32, linears in fp8, KV in float32"),
+        ({"kv_cache_dtype": "fp8"}, CODED, "float32, linears in fp8, KV in float8_e4m3fn"),
+    ],
+)
+def test_formats_are_those_of_the_options_or_the_checkpoint(
+    cpu: Device, options: dict[str, str], model: dict[str, Any], text: str
+) -> None:
+    config = EngineConfig(model="m", **options)
+    assert str(Formats.choose(config, model, cpu.capabilities)) == text
+
+
+def test_default_scales_are_told_about_once(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_default_scales(LoadReport((), {}, (), 0, ("a.k_scale", "a.v_scale")), "folder")
+    warn_of_default_scales(LoadReport((), {}, (), 0), "folder")
+    (record,) = caplog.records
+    assert "folder has no scale for 2 keys and values" in record.getMessage()
+    assert "leave --kv-cache-dtype fp8 out" in record.getMessage()
 
 
 def test_a_page_of_eight_bits_has_half_the_bytes(tiny_llama: Path, cpu: Device) -> None:
