@@ -154,7 +154,7 @@ CODED = {
     ],
 )
 def test_formats_are_those_of_the_options_or_the_checkpoint(
-    cpu: Device, options: dict[str, str], model: dict[str, Any], text: str
+    cpu: Device, options: dict[str, Any], model: dict[str, Any], text: str
 ) -> None:
     config = EngineConfig(model="m", **options)
     assert str(Formats.choose(config, model, cpu.capabilities)) == text
