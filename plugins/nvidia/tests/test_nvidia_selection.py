@@ -108,8 +108,9 @@ class TestDecodeOfFewRows:
 
     def test_many_rows_are_cut_evenly(self, op: str) -> None:
         assert chosen(few((17, 32), op)) == "triton"
+        assert few((65, 128), op)["split"] == Accept(90, "split on sm_90"), "to be measured"
         assert few((1, None), op)["split"] == Decline(
-            "takes up to 16 rows; the site may have any number"
+            "takes up to 128 rows; the site may have any number"
         )
 
 

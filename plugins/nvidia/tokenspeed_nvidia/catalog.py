@@ -38,7 +38,10 @@ FEW_ROWS = 64
 """Most rows for which weights streamed past all of x beat cuBLAS, as measured."""
 
 SPLIT_ROWS = 16
-"""Most rows for which decode attention is better cut by row than evenly over the GPU."""
+"""Most rows for which decode attention is usually better cut by row than evenly over the GPU."""
+
+MOST_SPLIT_ROWS = 128
+"""Where rows are many and equally long it can be, too: to be measured."""
 
 Refusal = str | None
 Check = Callable[[CallSite], Refusal]
@@ -50,7 +53,7 @@ class LazyKernel:
 
     Attributes:
         binder: "module:function" below this package; the function takes the site.
-        score: of several that accept, the highest is chosen.
+        score: of several that accept, the highest is chosen; may depend on the site.
         checks: each says why a site cannot be served, or None.
         elsewhere: score on instruction sets on which it did not run; half unless given.
     """
@@ -58,7 +61,7 @@ class LazyKernel:
     op: str
     name: str
     binder: str
-    score: int
+    score: int | Callable[[CallSite], int]
     checks: tuple[Check, ...]
     elsewhere: int | None = None
 
@@ -69,8 +72,9 @@ class LazyKernel:
                 return Decline(refusal)
         arch = site.device.arch
         ran = arch in RUN_ON
+        score = self.score(site) if callable(self.score) else self.score
         return Accept(
-            self.score if ran else self.score // 2 if self.elsewhere is None else self.elsewhere,
+            score if ran else score // 2 if self.elsewhere is None else self.elsewhere,
             f"{self.name} on {arch}" if ran else f"{self.name}, compiled for {arch}, not run on it",
         )
 
@@ -129,9 +133,14 @@ def _triton(op: str, binder: str, *checks: Check) -> LazyKernel:
 
 
 def _split(op: str, *checks: Check) -> LazyKernel:
-    few = partial(_rows_at_most, SPLIT_ROWS)
+    few = partial(_rows_at_most, MOST_SPLIT_ROWS)
     checks = (_gpu, _triton_arch, _dtype, _head_dim, _page, few, *checks)
-    return LazyKernel(op, "split", "kernels.attention_split:bind", 110, checks)
+    return LazyKernel(op, "split", "kernels.attention_split:bind", _split_score, checks)
+
+
+def _split_score(site: CallSite) -> int:
+    most = site.rows[1]
+    return 110 if most is not None and most <= SPLIT_ROWS else 90
 
 
 def _few_rows(op: str, binder: str) -> LazyKernel:

@@ -42,6 +42,4 @@ def _result(traits: Traits, x: torch.Tensor, *_: object) -> Result:
     return ((x.shape[0], traits["n"]), x.dtype)  # the weight may be packed
 
 
-LINEAR = Op(
-    "linear@1", linear, traits=("n", "k", "bias"), result=_result, example=examples.linear
-)
+LINEAR = Op("linear@1", linear, traits=("n", "k", "bias"), result=_result, example=examples.linear)
