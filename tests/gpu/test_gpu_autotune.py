@@ -48,8 +48,10 @@ def test_one_row_and_many_have_other_winners_and_the_second_start_measures_nothi
 def test_decode_attention_has_two_kernels_with_times(
     gpu: Any, plugins: Any, tmp_path: Path
 ) -> None:
+    """Of up to 128 rows, which captured steps have; above, what plans on the host is left out."""
     found = contests(gpu, plugins, tmp_path, "attention_decode@1", ATTENTION)
-    for each in found.values():
+    assert len(found) >= 7
+    for each in (each for each in found.values() if each.rows[1] is not None):
         timed = [name for name, timing in each.times.items() if timing.us]
         assert len(timed) >= 2, each
         assert each.chosen in timed

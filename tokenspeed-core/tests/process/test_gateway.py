@@ -68,6 +68,15 @@ def test_a_taken_port_is_seen_and_skipped():
     assert is_free(LOCAL, taken)
 
 
+def test_two_servers_that_start_at_once_choose_different_ports() -> None:
+    """Neither listens yet when the other looks."""
+    first = next_free(LOCAL, any_free(LOCAL))
+    ask = f"from tokenspeed.process.ports import next_free; print(next_free({LOCAL!r}, {first}))"
+    other = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    assert int(other.stdout) > first
+    assert is_free(LOCAL, first)
+
+
 def test_the_real_gateway_starts_without_showing_the_key_and_ends_when_asked():
     config = GatewayConfig(port=any_free(LOCAL), api_key="very-secret")
     plan = json.dumps(gateway_arguments(config, any_free(LOCAL))).encode()

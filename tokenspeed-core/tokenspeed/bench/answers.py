@@ -41,7 +41,8 @@ class Answer:
     @property
     def gaps(self) -> list[float]:
         """Seconds between pieces: inter-token latencies where a piece is a token."""
-        return np.diff(self.arrivals).tolist()
+        gaps: list[float] = np.diff(self.arrivals).tolist()
+        return gaps
 
     @property
     def tpot(self) -> float | None:

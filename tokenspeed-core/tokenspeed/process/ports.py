@@ -7,6 +7,9 @@ from __future__ import annotations
 import errno
 import socket
 
+_claims: list[socket.socket] = []
+"""Ports that this process chose, held until it ends."""
+
 
 def is_free(host: str, port: int) -> bool:
     """Whether a server could listen there now. OSError when the host is not this machine's."""
@@ -34,8 +37,23 @@ def any_free(host: str) -> int:
 
 
 def next_free(host: str, first: int, tries: int = 100) -> int:
-    """The first free port at or above ``first``."""
+    """The first free port at or above ``first`` that nobody else was given.
+
+    Seconds pass until a server listens on it. A second one that starts meanwhile takes the next.
+    """
     for port in range(first, first + tries):
-        if is_free(host, port):
+        if is_free(host, port) and _claim(port):
             return port
     raise OSError(f"no port from {first} to {first + tries - 1} is free on {host}; name another")
+
+
+def _claim(port: int) -> bool:
+    """Take the port's name among sockets without a path: one process has it, until it ends."""
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0tokenspeed-port-{port}")
+    except OSError:
+        claim.close()
+        return False
+    _claims.append(claim)
+    return True
