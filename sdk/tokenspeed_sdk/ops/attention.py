@@ -211,24 +211,25 @@ def _attend(
     return torch.einsum("hij,hjd->ihd", weights, wide_values).to(q.dtype)
 
 
-def _result(traits: Traits, q: torch.Tensor, *_: object) -> Result:
+def attended(traits: Traits, q: torch.Tensor, *_: object) -> Result:
+    """What attention gives: a value for every query head."""
     return (q.shape, q.dtype)
 
 
-_TRAITS = ("heads", "kv_heads", "head_dim", "page_size", "window")
+TRAITS = ("heads", "kv_heads", "head_dim", "page_size", "window")
 ATTENTION_PREFILL = Op(
     "attention_prefill@1",
     attention_prefill,
-    _TRAITS,
+    TRAITS,
     keywords=("window",),
-    result=_result,
+    result=attended,
     example=examples.attention_prefill,
 )
 ATTENTION_DECODE = Op(
     "attention_decode@1",
     attention_decode,
-    _TRAITS,
+    TRAITS,
     keywords=("window",),
-    result=_result,
+    result=attended,
     example=examples.attention_decode,
 )

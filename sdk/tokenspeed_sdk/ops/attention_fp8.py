@@ -8,8 +8,8 @@ import torch
 
 from tokenspeed_sdk.ops import examples
 from tokenspeed_sdk.ops._args import E4M3, FLOAT32, FLOATS, Args
-from tokenspeed_sdk.ops.attention import PagedRows, decode_rows, prefill_rows
-from tokenspeed_sdk.ops.op import Op, Result, Traits
+from tokenspeed_sdk.ops.attention import TRAITS, PagedRows, attended, decode_rows, prefill_rows
+from tokenspeed_sdk.ops.op import Op
 
 
 def attention_prefill_fp8(
@@ -108,24 +108,19 @@ def _rows(
     return rows
 
 
-def _result(traits: Traits, q: torch.Tensor, *_: object) -> Result:
-    return (q.shape, q.dtype)
-
-
-_TRAITS = ("heads", "kv_heads", "head_dim", "page_size", "window")
 ATTENTION_PREFILL_FP8 = Op(
     "attention_prefill_fp8@1",
     attention_prefill_fp8,
-    _TRAITS,
+    TRAITS,
     keywords=("window",),
-    result=_result,
+    result=attended,
     example=examples.attention_prefill_fp8,
 )
 ATTENTION_DECODE_FP8 = Op(
     "attention_decode_fp8@1",
     attention_decode_fp8,
-    _TRAITS,
+    TRAITS,
     keywords=("window",),
-    result=_result,
+    result=attended,
     example=examples.attention_decode_fp8,
 )
