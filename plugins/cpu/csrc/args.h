@@ -103,6 +103,14 @@ struct SiluArgs {
   int64_t rows, inter;
 };
 
+struct MaskLogitsArgs {
+  float* logits;        // [rows, vocab]
+  const int32_t* mask;  // [masks, ceil(vocab / 32)]
+  const int32_t* row;   // [masks]
+  int64_t logits_stride, mask_stride;
+  int64_t rows, vocab, masks;
+};
+
 struct SampleArgs {
   const float* logits;       // [rows, vocab]
   const float* temperature;  // [rows], contiguous as all parameters
@@ -129,6 +137,7 @@ struct Kernels {
   int (*attention_decode)(const AttentionArgs&);
   int (*silu_and_mul)(const SiluArgs&);
   int (*sample)(const SampleArgs&);
+  int (*mask_logits)(const MaskLogitsArgs&);
 };
 
 }  // namespace tokenspeed::cpu

@@ -18,6 +18,7 @@ from tokenspeed_sdk.ops.kv_write import KV_WRITE
 from tokenspeed_sdk.ops.kv_write_fp8 import KV_WRITE_FP8
 from tokenspeed_sdk.ops.linear import LINEAR
 from tokenspeed_sdk.ops.linear_fp8 import LINEAR_FP8
+from tokenspeed_sdk.ops.mask_logits import MASK_LOGITS
 from tokenspeed_sdk.ops.norm import ADD_RMS_NORM, RMS_NORM
 from tokenspeed_sdk.ops.op import Op
 from tokenspeed_sdk.ops.page_table import PAGE_TABLE_UPDATE
@@ -48,6 +49,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
             ATTENTION_DECODE_FP8,
             SILU_AND_MUL,
             GATHER_ROWS,
+            MASK_LOGITS,
             SAMPLE,
             PAGE_TABLE_UPDATE,
         )

@@ -243,6 +243,20 @@ int run_sample(const ts_call* call) {
   return compute(call, &Kernels::sample, a);
 }
 
+int run_mask_logits(const ts_call* call) {
+  Arguments in(call);
+  MaskLogitsArgs a{};
+  a.rows = a.vocab = a.masks = kAny;
+  const auto logits = in.tensor<float>(0, "logits", {&a.rows, &a.vocab});
+  int64_t words = (a.vocab + 31) / 32;
+  const auto mask = in.tensor<int32_t>(1, "mask", {&a.masks, &words});
+  a.row = in.tensor<int32_t>(2, "row", {&a.masks}).data;
+  if (in.status() != TS_OK) return in.status();
+  a.logits = logits.data, a.logits_stride = logits.strides[0];
+  a.mask = mask.data, a.mask_stride = mask.strides[0];
+  return compute(call, &Kernels::mask_logits, a);
+}
+
 int pack_panels(ts_pack* pack) {
   const ts_tensor& weight = *pack->weight;
   if (weight.ndim != 2 || !ts_is_dtype(&weight, TS_FLOAT, 32)) {

@@ -19,6 +19,7 @@ int run_attention_decode(const ts_call* call);
 int run_silu_and_mul(const ts_call* call);
 int run_gather_rows(const ts_call* call);
 int run_sample(const ts_call* call);
+int run_mask_logits(const ts_call* call);
 
 // Lays a weight [n, k] out in panels [ceil(n / 16), k, 16].
 int pack_panels(ts_pack* pack);

@@ -122,6 +122,12 @@ int samples_much(const ts_call* call) {
   return elements(call, 0) * (draws ? kDraw : 1) > kGreedy;
 }
 
+// A mask touches a row of the logits, whatever number of rows there is.
+int masks_much(const ts_call* call) {
+  const ts_tensor* logits = call->tensors[0];
+  return logits->ndim == 2 && logits->shape[1] * elements(call, 2) * 8 > kBytes;
+}
+
 // ---- The table ----------------------------------------------------------------------------------
 
 constexpr ts_kernel kernel(const char* op, decltype(ts_kernel::accept) accept,
@@ -142,6 +148,7 @@ constexpr ts_kernel kKernels[] = {
     kernel("silu_and_mul@1", accept<refuses_nothing>, run_silu_and_mul, moves_much<0, 8>),
     kernel("gather_rows@1", accept<refuses_nothing>, run_gather_rows, moves_much<2, 8>),
     kernel("sample@1", accept<refuses_nothing>, run_sample, samples_much),
+    kernel("mask_logits@1", accept<refuses_nothing>, run_mask_logits, masks_much),
 };
 
 constexpr auto kPointers = [] {

@@ -18,5 +18,6 @@ int attention_prefill(const AttentionArgs& a);
 int attention_decode(const AttentionArgs& a);
 int silu_and_mul(const SiluArgs& a);
 int sample(const SampleArgs& a);
+int mask_logits(const MaskLogitsArgs& a);
 
 }  // namespace tokenspeed::cpu::TS_ISA

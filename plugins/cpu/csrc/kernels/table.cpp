@@ -7,7 +7,7 @@ namespace tokenspeed::cpu::TS_ISA {
 Kernels kernels() {
   return {linear, pack,     embedding,         gather,           norm,
           rope,   kv_write, attention_prefill, attention_decode, silu_and_mul,
-          sample};
+          sample, mask_logits};
 }
 
 }  // namespace tokenspeed::cpu::TS_ISA

@@ -43,6 +43,7 @@ GENERATORS: Mapping[str, Generator] = MappingProxyType(
         "attention_decode_fp8@1": fp8.attention_decode,
         "silu_and_mul@1": rows.silu_and_mul,
         "gather_rows@1": rows.gather_rows,
+        "mask_logits@1": tables.mask_logits,
         "sample@1": tables.sample,
         "page_table_update@1": tables.page_table_update,
     }
@@ -89,6 +90,7 @@ FACTS: Mapping[str, Facts] = MappingProxyType(
         "attention_decode_fp8@1": Facts(_TWICE, kept=(1, 2, 6, 7)),
         "silu_and_mul@1": Facts(_ROUNDED),
         "gather_rows@1": Facts(),
+        "mask_logits@1": Facts(changed=(0,), any_dtype=True),
         "sample@1": Facts(any_dtype=True),
         "page_table_update@1": Facts(changed=(0, 1), any_dtype=True),
     }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Cases of the ops on the engine's own state: sample and page_table_update. Both are exact."""
+"""Cases of the ops on the engine's own state: mask_logits, sample, page_table_update. All exact."""
 
 from __future__ import annotations
 
@@ -73,6 +73,29 @@ def sample(grid: Grid) -> Iterator[Case]:
         yield case("spread", vocab, FILTERS)
     yield case("tied", grid.vocabs[-1], FILTERS)
     yield case("without_maximum", grid.vocabs[-1], FILTERS[:10])
+
+
+def mask_logits(grid: Grid) -> Iterator[Case]:
+    """Masks of some rows in any order and unused ones, over logits of which some are not finite."""
+
+    def case(rows: int, masks: int, unused: int, vocab: int, gap: int) -> Case:
+        def make(inputs: Inputs) -> Call:
+            logits = inputs.random(rows, vocab, dtype=torch.float32)
+            logits[:, vocab // 2] = -INFINITY
+            words = -(-vocab // 32)
+            mask = inputs.integers(-(2**31), 2**31 - 1, masks + unused, words, gap=1)
+            mask[:1, : words // 2], mask[1:2] = -1, 0  # words that keep all, a row that keeps none
+            targets = inputs.order(rows)[:masks] + [-1] * unused
+            row = inputs.ints([targets[i] for i in inputs.order(masks + unused)])
+            return Call((inputs.place(logits, gap), mask, row))
+
+        name = f"rows{rows}-masks{masks}+{unused}-{vocab}"
+        return Case(name, "mask_logits@1", {"vocab": vocab}, make, rows)
+
+    for vocab in grid.vocabs:
+        yield case(1, 1, 0, vocab, gap=0)
+        yield case(6, 4, 2, vocab, gap=3)
+    yield case(3, 0, 2, grid.vocabs[-1], gap=0)
 
 
 SLOTS, WIDTH, ENTRIES = 9, 64, 300
