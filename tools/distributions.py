@@ -76,5 +76,6 @@ DISTRIBUTIONS = (
         "tokenspeed-cpu", "plugins/cpu", "tokenspeed_cpu", ("sdk/tokenspeed_sdk/include",)
     ),
     Distribution("tokenspeed-models", "plugins/models", "tokenspeed_models"),
+    Distribution("tokenspeed-llguidance", "plugins/llguidance", "tokenspeed_llguidance"),
     Distribution("tokenspeed", ".", None),
 )

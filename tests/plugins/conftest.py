@@ -16,7 +16,10 @@ from pathlib import Path
 
 import pytest
 
-OURS = ("tokenspeed-core", "tokenspeed-sdk", "tokenspeed-cpu", "tokenspeed-models")
+OURS = (
+    *("tokenspeed-core", "tokenspeed-sdk", "tokenspeed-cpu", "tokenspeed-models"),
+    "tokenspeed-llguidance",
+)
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

@@ -25,7 +25,7 @@ def test_with_all_wheels_the_plan_is_complete(ts_without):
     assert "LlamaForCausalLM" in run("models", "list").stdout
 
 
-OUR_PLUGINS = ("tokenspeed-cpu", "tokenspeed-models")
+OUR_PLUGINS = ("tokenspeed-cpu", "tokenspeed-models", "tokenspeed-llguidance")
 
 
 @pytest.mark.rule("R20")
@@ -49,7 +49,7 @@ def test_plugins_require_the_sdk_alone_and_the_sdk_requires_nothing():
 
 
 @pytest.mark.rule("R20")
-@pytest.mark.parametrize("wheel", OUR_PLUGINS)
+@pytest.mark.parametrize("wheel", ["tokenspeed-cpu", "tokenspeed-models"])
 def test_serve_without_one_of_our_wheels_names_it(ts_without, model, wheel):
     done = ts_without(wheel)("serve", str(model))
     assert done.returncode == 1

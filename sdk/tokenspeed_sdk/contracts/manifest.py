@@ -71,6 +71,7 @@ CONTRACTS: Mapping[str, ContractNumber] = MappingProxyType(
         "kernel": ContractNumber(1, 0),
         "model": ContractNumber(1, 0),
         "observer": ContractNumber(1, 1),
+        "grammar": ContractNumber(1, 0),
     }
 )
 """The contracts of this sdk and their numbers; objects stand in group ``tokenspeed.<contract>``."""
@@ -83,7 +84,6 @@ RESERVED: Mapping[str, ContractNumber] = MappingProxyType(
             "collective",
             "kv_transport",
             "kv_store",
-            "grammar",
             "drafter",
         )
     }
@@ -99,6 +99,7 @@ NEEDS: Mapping[str, frozenset[str]] = MappingProxyType(
         "kernel": frozenset(),
         "model": frozenset(),
         "observer": frozenset({TOKEN_IDS}),
+        "grammar": frozenset(),
     }
 )
 """Contract to what its plugins may need; the engine derives its own settings from them."""
@@ -110,7 +111,7 @@ class Provision:
 
     Attributes:
         claims: keys that it alone holds: "op@major:name" of every kernel, every architecture of a
-            model, the platform's name; an observer claims nothing.
+            model, the name of a platform or a grammar backend; an observer claims nothing.
         devices: torch device types it is for, such as "cuda". A launch on another device neither
             imports nor asks it. Empty: all. Of a platform: the type of its devices.
         needs: what the engine must do for it, a subset of ``NEEDS[contract]``.

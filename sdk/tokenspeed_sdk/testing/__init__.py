@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tokenspeed_sdk.testing.grammar.suite import grammar_conformance
     from tokenspeed_sdk.testing.kernel.cases import LARGE, TINY, USUAL, Call, Case, Grid, Inputs
     from tokenspeed_sdk.testing.kernel.check import Report, check_kernel
     from tokenspeed_sdk.testing.kernel.suite import kernel_conformance
@@ -47,6 +48,7 @@ __all__ = [
     "Report",
     "check_kernel",
     "chosen",
+    "grammar_conformance",
     "kernel_conformance",
     "model_conformance",
     "observer_conformance",
@@ -57,6 +59,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "grammar_conformance": "grammar.suite",
     "save_byte_tokenizer": "model.byte_tokenizer",
     "LARGE": "kernel.cases",
     "TINY": "kernel.cases",

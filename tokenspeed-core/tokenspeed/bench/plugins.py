@@ -23,7 +23,10 @@ from tokenspeed.bench.report import Report, Row, new_report
 
 BAR_S = 0.3
 
-HEAVY = ("torch", "numpy", "stevedore", "tokenspeed_cpu", "tokenspeed_models", "tokenspeed_nvidia")
+HEAVY = (
+    *("torch", "numpy", "stevedore", "tokenspeed_cpu", "tokenspeed_models", "tokenspeed_nvidia"),
+    *("tokenspeed_llguidance", "tokenspeed_xgrammar"),
+)
 """Modules that the command has no business with, and the packages of our plugins."""
 
 _RUN = "from tokenspeed.cli.main import main; main(['plugins', 'list'], prog_name='ts')"

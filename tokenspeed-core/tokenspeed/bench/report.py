@@ -21,6 +21,8 @@ _PACKAGES = (
     "tokenspeed-cpu",
     "tokenspeed-nvidia",
     "tokenspeed-models",
+    "tokenspeed-llguidance",
+    "tokenspeed-xgrammar",
     "torch",
     "triton",
     "transformers",

@@ -145,6 +145,11 @@ def _rows(
         for p in kept
         if p.contract == "observer"
     ]
+    grammars = [
+        Decision("grammar", p.name, p.owner, "installed; each constraint has its own choice")
+        for p in kept
+        if p.contract == "grammar"
+    ]
     broken = [
         Decision(f"plugin {r.plugin.id}", REFUSED, r.plugin.owner, r.error.reason) for r in refused
     ]
@@ -153,7 +158,7 @@ def _rows(
                  left.provision.owner, left.why)
         for left in left_out
     ]  # fmt: skip
-    return (*observers, *broken, *absent)
+    return (*observers, *grammars, *broken, *absent)
 
 
 def _row_of_conflict(conflict: DuplicateClaimError) -> Decision:

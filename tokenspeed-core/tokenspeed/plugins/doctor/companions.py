@@ -22,6 +22,8 @@ OURS = (
     "tokenspeed-cpu",
     "tokenspeed-models",
     "tokenspeed-nvidia",
+    "tokenspeed-llguidance",
+    "tokenspeed-xgrammar",
 )
 """Distributions of one release."""
 

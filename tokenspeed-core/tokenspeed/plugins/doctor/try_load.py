@@ -79,11 +79,19 @@ def _hooks(planned: Planned) -> str:
     return ", ".join(sorted(active.value.hooks)) if active.value else ""
 
 
+def _grammar(planned: Planned) -> str:
+    from tokenspeed.grammar.backends import kinds_of, read_backend
+    from tokenspeed.plugins.load.activate import read_one
+
+    return ", ".join(kinds_of(read_one(planned, read_backend)))
+
+
 _TRIALS = {
     "platform": _verdict,
     "kernel": _kernels,
     "model": _architectures,
     "observer": _hooks,
+    "grammar": _grammar,
 }
 
 

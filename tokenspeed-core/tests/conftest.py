@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""What several folders of tests need: plans with grammar backends that the test writes."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tokenspeed.plugins.plan import Planned, PluginPlan
+
+_numbers = itertools.count(1)
+
+SOURCE = '''
+import os, time
+from tokenspeed_sdk.contracts.grammar import GrammarError
+from tokenspeed_sdk.contracts.probe import Accept, Decline
+
+
+class Backend:
+    """Takes regular expressions; what to do is what they say."""
+
+    name = {name!r}
+
+    def accept(self, constraint):
+        if constraint.kind != "regex" or "decline" in constraint.text:
+            return Decline("does not honour that at #")
+        return Accept({score}, "ready")
+
+    def open(self, vocabulary):
+        assert len(vocabulary.tokens) == 512
+        return self
+
+    def compile(self, constraint):
+        text = constraint.text
+        if "slow" in text:
+            time.sleep(60)
+        if "die" in text:
+            os._exit(3)
+        if "raise" in text:
+            1 / 0
+        if "bad" in text:
+            raise GrammarError("that is bad")
+        if "large" in text:
+            return bytes(1 << 20)
+        print("compiling", text)
+        return f"{{self.name}} {{text}}".encode()
+'''
+
+
+@pytest.fixture
+def grammar_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PluginPlan]:
+    """``grammar_plan(one=50, two=60)``: a plan with backends of these names and scores.
+
+    Another source than ``SOURCE`` may be given for all, with {name!r} and {score} in it.
+    """
+
+    def make(source: str = SOURCE, **scores: int) -> PluginPlan:
+        folder = tmp_path / f"grammars{next(_numbers)}"
+        folder.mkdir()
+        monkeypatch.syspath_prepend(folder)
+        planned = []
+        for name, score in scores.items():
+            module = f"grammar_{name}_{next(_numbers)}"
+            text = textwrap.dedent(source).format(name=name, score=score)
+            (folder / f"{module}.py").write_text(text)
+            planned.append(
+                Planned(
+                    contract="grammar",
+                    name=name,
+                    value=f"{module}:Backend",
+                    distribution=f"{name}-wheel",
+                    version="1.2",
+                    number="1.0",
+                    claims=(name,),
+                    plugin=name,
+                )
+            )
+        return PluginPlan.make("fake", planned)
+
+    return make
