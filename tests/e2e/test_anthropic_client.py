@@ -27,7 +27,7 @@ def assistant(content: Any) -> dict[str, Any]:
 
 PARIS = [user("What is the capital of France?")]
 STORY = [user("Tell me a short story about a robot that learns to paint.")]
-WEATHER = {
+WEATHER: dict[str, Any] = {
     "name": "get_weather",
     "description": "The weather in a city, now",
     "input_schema": {
@@ -157,11 +157,21 @@ def test_errors_are_readable(claude: anthropic.Anthropic) -> None:
     assert "Paris" in text_of(ask(claude, PARIS))
 
 
-def test_a_tool_is_taken_and_forcing_one_is_refused(claude: anthropic.Anthropic) -> None:
-    """The demo's template has no place for tools. Forcing a call takes a grammar: not built yet."""
+def test_a_tool_is_taken_and_can_be_forced(claude: anthropic.Anthropic) -> None:
+    """The demo's own template has no place for tools; a grammar makes the call all the same."""
     assert "Paris" in text_of(ask(claude, PARIS, tools=[WEATHER]))
-    text = refused(claude, 400, tools=[WEATHER], tool_choice={"type": "any"})
-    assert "nothing else is built yet" in text
+    schema = WEATHER["input_schema"] | {
+        "properties": {"city": {"type": "string", "maxLength": 20}},
+        "additionalProperties": False,  # or a small model adds some as long as it may
+    }
+    tools = [WEATHER | {"input_schema": schema}]
+    for choice in ({"type": "any"}, {"type": "tool", "name": "get_weather"}):
+        asked = [user("What is the weather in Paris, and what time is it?")]
+        message = ask(claude, asked, tools=tools, tool_choice=choice, max_tokens=100)
+        assert message.stop_reason == "tool_use"
+        [use] = message.content
+        assert (use.type, use.name) == ("tool_use", "get_weather")
+        assert isinstance(use.input["city"], str)
 
 
 @pytest.fixture(scope="module")

@@ -48,15 +48,19 @@ GATEWAY_JUDGES: dict[str, tuple[tuple[str, bytes], int, list[str]]] = {
     "malformed JSON": (("/v1/chat/completions", b'{"model": "x", "messages": [}'), 400, ["JSON"]),
     "bad UTF-8": (("/v1/chat/completions", chat()[1].replace(b"Hello", b"\xff\xfe")), 400, []),
 }
+UNHONOURED = {
+    "name": "x",
+    "schema": {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}},
+}
 FRONT_JUDGES: dict[str, tuple[tuple[str, bytes], int, list[str]]] = {
     "empty prompt": (completion(""), 400, ["prompt", "at least 1 token"]),
     "id too large": (generate([1, VOCABULARY]), 400, ["49152", "from 0 to 49151"]),
     "penalty": (chat(frequency_penalty=0.5), 400, ["frequency_penalty", "0.5", "not"]),
     "logprobs": (chat(logprobs=True), 400, ["logprobs", "True"]),
     "schema": (
-        chat(response_format={"type": "json_object"}),
+        chat(response_format={"type": "json_schema", "json_schema": UNHONOURED}),
         400,
-        ["json_schema", "nothing else"],
+        ["json_schema", "does not honour uniqueItems at #/properties/a"],
     ),
 }
 
@@ -141,7 +145,9 @@ GRPC_CASES: dict[str, tuple[Callable[[Any], None], list[str]]] = {
     ),
     "top_p": (lambda r: setattr(r.sampling_params, "top_p", 1.5), ["top_p", "1.5", "at most 1"]),
     "n": (lambda r: setattr(r.sampling_params, "n", 1_000_000), ["n is 1000000", "from 1 to"]),
-    "regex": (lambda r: setattr(r.sampling_params, "regex", "a+"), ["regex", "a+", "not"]),
+    "regex": (
+        lambda r: setattr(r.sampling_params, "regex", "(a"), ["regex", "(a", "unclosed group"]
+    ),
     "logprobs": (lambda r: setattr(r, "return_logprob", True), ["logprobs", "True"]),
 }  # fmt: skip
 

@@ -28,6 +28,7 @@ from tokenspeed.cache.transfers import PageMover
 from tokenspeed.engine.buffers import Limits
 from tokenspeed.engine.device_step import DeviceStep
 from tokenspeed.engine.executor import Executor
+from tokenspeed.engine.grammar import Grammars
 from tokenspeed.engine.loop import EngineLoop
 from tokenspeed.engine.verify import PageTableVerifier
 from tokenspeed.messages import EngineInput, EngineOutput, FromEngine, Sampling, Submit
@@ -49,6 +50,7 @@ class Answer:
     finish: Finish = Finish.NONE
     cached_tokens: int = -1
     updates_after_finish: int = 0
+    failure: str | None = None
 
 
 @dataclass
@@ -88,6 +90,8 @@ class ScriptedMailbox:
             answer.tokens += tokens[starts[i] : starts[i + 1]].tolist()
             answer.finish = Finish(int(finish[i]))
             answer.cached_tokens = int(cached[i])
+        for failed, reason in output.failure.items():
+            self.answers.setdefault(failed, Answer()).failure = reason
 
 
 @dataclass
@@ -100,12 +104,20 @@ class Engine:
     kv_events: bool
 
     def run(
-        self, script: Callable[[int, dict[int, Answer]], EngineInput | None]
+        self,
+        script: Callable[[int, dict[int, Answer]], EngineInput | None],
+        grammars: Grammars | None = None,
     ) -> ScriptedMailbox:
         """Run the loop until the script has nothing more and the engine is idle."""
         mailbox = ScriptedMailbox(script)
-        verifier = PageTableVerifier(self.scheduler)
-        EngineLoop(self.scheduler, self.executor, mailbox, verifier, kv_events=self.kv_events).run()
+        EngineLoop(
+            self.scheduler,
+            self.executor,
+            mailbox,
+            PageTableVerifier(self.scheduler),
+            grammars=grammars,
+            kv_events=self.kv_events,
+        ).run()
         return mailbox
 
 
@@ -171,6 +183,7 @@ def engine(
         page_size=page_size,
         copies=max_copies(planning),
         transfer_pages=max_transfer_pages(planning),
+        mask_words=-(-config.vocab // 32),
     )
     caches = [slab.layers(group) for group in groups]
     step = DeviceStep(model, device, context, caches, limits, config.vocab)
@@ -189,10 +202,11 @@ def submit(
     max_new_tokens: int,
     stop_ids: Sequence[int] = (),
     sampling: Sampling = GREEDY,
+    grammar: int = 0,
 ) -> Submit:
     """A request without a deadline."""
     prompt = np.asarray(tokens, np.int32).tobytes()
-    return Submit(request, prompt, max_new_tokens, list(stop_ids), sampling)
+    return Submit(request, prompt, max_new_tokens, list(stop_ids), sampling, grammar=grammar)
 
 
 def all_at_once(
@@ -210,10 +224,24 @@ def _oracle(folder: Path) -> Any:
 
 
 @torch.inference_mode()
-def greedy(folder: Path, prompt: Sequence[int], count: int) -> list[int]:
-    """The oracle: Transformers, one request alone, without a cache of ours."""
+def greedy(
+    folder: Path,
+    prompt: Sequence[int],
+    count: int,
+    allowed: Callable[[list[int]], Sequence[int]] | None = None,
+) -> list[int]:
+    """The oracle: Transformers, one request alone, without a cache of ours.
+
+    Args:
+        allowed: which tokens may follow those so far; None: all.
+    """
     model = _oracle(folder)
     ids = torch.tensor([list(prompt)])
     for _ in range(count):
-        ids = torch.cat((ids, model(ids).logits[:, -1:].argmax(-1)), 1)
+        logits = model(ids).logits[:, -1:]
+        if allowed is not None:
+            mask = torch.full_like(logits, float("-inf"))
+            mask[..., list(allowed(ids[0, len(prompt) :].tolist()))] = 0
+            logits = logits + mask
+        ids = torch.cat((ids, logits.argmax(-1)), 1)
     return ids[0, len(prompt) :].tolist()

@@ -33,7 +33,7 @@ from tokenspeed_sdk.ops import OPS
 LINEARS = 2 * 4 + 1
 """Of the model fixture: four in each layer, and the head."""
 
-LIMITS = Limits(sequences=3, tokens=64, groups=1, max_kv_len=64, page_size=16)
+LIMITS = Limits(sequences=3, tokens=64, groups=1, max_kv_len=64, page_size=16, mask_words=8)
 
 
 class Kernel:

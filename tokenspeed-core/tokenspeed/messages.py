@@ -23,7 +23,13 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True):
-    """One sequence to generate. ``tokens``: int32 bytes. ``deadline_ms``: 0 for none."""
+    """One sequence to generate.
+
+    Attributes:
+        tokens: int32 bytes.
+        deadline_ms: 0 for none.
+        grammar: number of a NewGrammar; 0 for none.
+    """
 
     request: int
     tokens: bytes
@@ -33,16 +39,37 @@ class Submit(msgspec.Struct, frozen=True, array_like=True):
     namespace: int = 0
     deadline_ms: int = 0
     priority: int = 0
+    grammar: int = 0
+
+
+class NewGrammar(msgspec.Struct, frozen=True, array_like=True):
+    """A compiled grammar.
+
+    Attributes:
+        number: above 0; names it in submits that follow.
+        backend: name of the grammar backend that compiled it.
+    """
+
+    number: int
+    backend: str
+    data: bytes
 
 
 class EngineInput(msgspec.Struct, array_like=True, tag="input"):
-    """Front to engine. ``ask_ledger``: answer with a CacheLedger, echoing the number (0: don't)."""
+    """Front to engine. ``ask_ledger``: answer with a CacheLedger, echoing the number (0: don't).
+
+    Attributes:
+        new_grammars: before the submits, which may name them.
+        old_grammars: numbers that no later submit names.
+    """
 
     submits: list[Submit] = []
     aborts: list[int] = []
     ask_ledger: int = 0
     reset_cache: bool = False
     stop: bool = False
+    new_grammars: list[NewGrammar] = []
+    old_grammars: list[int] = []
 
 
 class Load(msgspec.Struct, frozen=True, array_like=True):
@@ -152,7 +179,8 @@ class EngineOutput(msgspec.Struct, array_like=True, tag="output"):
         finish: uint8[n], values of tokenspeed._scheduler.Finish.
         stop_token: int32[n], the stop id that matched, else -1.
         cached_tokens: int32[n], prompt tokens that were not computed.
-        failure: request -> what failed it, for rows with Finish.FAILED.
+        failure: request -> what failed it, for rows with Finish.FAILED; and for submits that the
+            scheduler never saw.
         started: sequences that started since the last message.
         steps: steps that ended since the last message, in order.
     """

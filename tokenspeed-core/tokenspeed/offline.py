@@ -29,12 +29,14 @@ from tokenspeed.front.chat_template import ChatTemplate, Message
 from tokenspeed.front.engine_client import EngineClient
 from tokenspeed.front.errors import Amount, EngineGone, InvalidRequest, RequestError
 from tokenspeed.front.generation import FinishReason, Generation, Output
+from tokenspeed.front.grammars import Grammars
 from tokenspeed.front.loop_thread import LoopThread
 from tokenspeed.front.model_folder import ModelFolder
 from tokenspeed.front.request import GenerationRequest, Limits, SamplingParams
 
 if TYPE_CHECKING:
     from tokenspeed.messages import EngineReady
+    from tokenspeed.plugins.plan import PluginPlan
     from tokenspeed.process.spawn import Child
 
 __all__ = [
@@ -101,8 +103,11 @@ class LLM:
         with ExitStack() as stack:
             self._loop = stack.enter_context(LoopThread())
             stack.callback(lambda: self._loop.run(_cancel_others()))
-            self._client, self._child = self._start(config, stack)
+            self._client, self._child, plugins = self._start(config, stack)
             ready = self._wait_ready()
+            self._grammars = Grammars(plugins, self._folder, ready.vocab_size)
+            self._loop.run(self._grammars.__aenter__())
+            stack.callback(lambda: self._loop.run(self._grammars.__aexit__()))
             self._limits = Limits(
                 max_model_len=ready.max_model_len,
                 vocab_size=ready.vocab_size,
@@ -161,7 +166,9 @@ class LLM:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _start(self, config: EngineConfig, stack: ExitStack) -> tuple[EngineClient, Child]:
+    def _start(
+        self, config: EngineConfig, stack: ExitStack
+    ) -> tuple[EngineClient, Child, PluginPlan]:
         from tokenspeed.process.launch import plan_launch, private_ipc, start_engine
 
         front = FrontConfig(model=config.model, served_model_name=Path(config.model).name)
@@ -169,7 +176,7 @@ class LLM:
         client = EngineClient(plan.ipc)
         self._loop.run(client.__aenter__())
         stack.callback(lambda: self._loop.run(client.__aexit__()))
-        return client, stack.enter_context(start_engine(plan))
+        return client, stack.enter_context(start_engine(plan)), plan.plugins
 
     def _wait_ready(self) -> EngineReady:
         ready = self._loop.submit(self._client.wait_ready())
@@ -245,6 +252,7 @@ class LLM:
                 task.cancel()
 
     async def _generate(self, request: GenerationRequest, emit: Callable[[Output], None]) -> None:
+        request = await request.compiled_with(self._grammars)
         with Generation(self._client, request, tokenizer=self._tokenizer) as generation:
             while not generation.done:
                 for output in await generation.next():

@@ -17,10 +17,12 @@ from smg_grpc_proto import tokenspeed_scheduler_pb2_grpc as pb_grpc
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenspeed.config import FrontConfig
 from tokenspeed.front.engine_client import EngineClient
+from tokenspeed.front.grammars import Grammars
 from tokenspeed.front.model_folder import ModelFolder
 from tokenspeed.front.service import GrpcServer, SchedulerService
 from tokenspeed.observe.events import EventStream
 from tokenspeed.observe.metrics import Metrics
+from tokenspeed.plugins.plan import PluginPlan
 from tokenspeed_sdk.contracts.observer import Event
 
 from .fake_engine import READY, FakeEngine
@@ -115,9 +117,10 @@ async def run_front(
     model_folder: Path,
     *,
     kv_events: bool = True,
+    plugins: PluginPlan = PluginPlan.make("fake", ()),  # noqa: B008 (frozen)
     **options: Any,
 ) -> AsyncIterator[Front]:
-    """``options``: of the FrontConfig."""
+    """``plugins``: among which are the grammar backends; ``options``: of the FrontConfig."""
     config = FrontConfig(model=str(model_folder), served_model_name="tiny", **options)
     events, metrics = EventStream("tiny"), Metrics()
     seen: list[Event] = []
@@ -126,13 +129,15 @@ async def run_front(
     async with EngineClient(address, events, kv_events=kv_events) as client:
         ready = await asyncio.wait_for(client.wait_ready(), 5)
         assert ready == READY
-        service = SchedulerService(client, ready, ModelFolder(config.model), config, events)
-        async with (
-            GrpcServer(service, 0) as server,
-            grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
-        ):
-            stub = pb_grpc.TokenSpeedSchedulerStub(channel)
-            yield Front(stub, service, client, engine, metrics, seen, server.port)
+        folder = ModelFolder(config.model)
+        async with Grammars(plugins, folder, ready.vocab_size) as grammars:
+            service = SchedulerService(client, ready, folder, config, events, grammars)
+            async with (
+                GrpcServer(service, 0) as server,
+                grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+            ):
+                stub = pb_grpc.TokenSpeedSchedulerStub(channel)
+                yield Front(stub, service, client, engine, metrics, seen, server.port)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from tokenspeed.cli.generate import generate
 from tokenspeed.config import ConfigError
 from tokenspeed.front.errors import EngineGone, FailedInEngine, InvalidRequest
 from tokenspeed.messages import Submit
+from tokenspeed.plugins.plan import PluginPlan
 
 from .conftest import EOS
 from .fake_engine import FakeEngine
@@ -56,7 +57,9 @@ def children(monkeypatch: pytest.MonkeyPatch) -> list[FakeChild]:
 
     monkeypatch.setattr(
         "tokenspeed.process.launch.plan_launch",
-        lambda engine, front, ipc: SimpleNamespace(engine=engine, front=front, ipc=ipc),
+        lambda engine, front, ipc: SimpleNamespace(
+            engine=engine, front=front, ipc=ipc, plugins=PluginPlan.make("fake", ())
+        ),
     )
     monkeypatch.setattr("tokenspeed.process.launch.start_engine", start)
     return started

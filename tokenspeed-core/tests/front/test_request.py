@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tokenspeed.front.errors import InvalidRequest
 from tokenspeed.front.request import GenerationRequest, Limits, SamplingParams
+from tokenspeed_sdk.contracts.grammar import KINDS, Constraint
 
 LIMITS = Limits(max_model_len=16, vocab_size=100, eos_ids=(2, 0))
 
@@ -69,10 +70,10 @@ BAD = [
     ("repetition_penalty", 1.1, "1: nothing else is built yet"),
     ("logit_bias", {"5": 1.0}, "{}: nothing else is built yet"),
     ("logprobs", True, "False: nothing else is built yet"),
-    ("json_schema", "{}", "None: nothing else is built yet"),
-    ("regex", "a+", "None: nothing else is built yet"),
-    ("ebnf", "root ::= a", "None: nothing else is built yet"),
-    ("structural_tag", "{}", "None: nothing else is built yet"),
+    ("json_schema", {"type": "object"}, "a text"),
+    ("structural_tag", 5, "a text"),
+    ("regex", "a" * (1 << 20) + "a", "at most 1048576 characters"),
+    ("ebnf", 'root ::= "\udcff"', "a text without lone surrogates"),
 ]
 
 
@@ -153,3 +154,24 @@ def test_tiny_temperature_is_greedy() -> None:
 
 def test_one_stop_string_may_come_alone() -> None:
     assert validated(stop="abc").stop == ("abc",)
+
+
+def test_a_constraint_goes_along() -> None:
+    for kind in KINDS:
+        made = GenerationRequest.validated([5], SamplingParams(**{kind: "x"}), LIMITS)
+        assert made.constraint == Constraint(kind, "x")
+        assert made.submits([1], 0)[0].grammar == 0, "it has to be compiled first"
+    assert GenerationRequest.validated([5], SamplingParams(), LIMITS).constraint is None
+
+
+@pytest.mark.parametrize(
+    ("params", "limits", "text"),
+    [
+        ({"json_schema": "{}", "regex": "a"}, LIMITS, "regex is 'a', but must be absent beside"),
+        ({"regex": "a", "ignore_eos": True}, LIMITS, "ignore_eos is True, but must be False with"),
+        ({"regex": "a"}, msgspec.structs.replace(LIMITS, eos_ids=()), "names no token that ends"),
+    ],
+)
+def test_a_constraint_that_cannot_be_kept_to(params: Any, limits: Limits, text: str) -> None:
+    with pytest.raises(InvalidRequest, match=text):
+        GenerationRequest.validated([5], SamplingParams(**params), limits)

@@ -18,6 +18,8 @@ import torch
 from tokenspeed._scheduler import PlanBuffers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tokenspeed_sdk.contracts.platform import Device
 
     from tokenspeed._scheduler import Plan
@@ -38,6 +40,7 @@ class Limits:
         page_size: tokens per page, of the group with the smallest.
         copies, transfer_pages: the scheduler's ``max_copies`` and ``max_transfer_pages``; 0 where
             no scheduler plans.
+        mask_words: words of 32 bits that a mask of all tokens has; 0: no row is masked.
     """
 
     sequences: int
@@ -47,6 +50,7 @@ class Limits:
     page_size: int
     copies: int = 0
     transfer_pages: int = 0
+    mask_words: int = 0
 
     @property
     def max_pages(self) -> int:
@@ -182,6 +186,8 @@ class StepBuffers:
         last_token: int64 [slots]; as the step left it, the last token of each slot.
         page_tables: likewise the resident tables, where they are to be verified.
         sampling_of: whose sampling parameters the arrays hold.
+        mask, mask_row: int32 [sequences, mask_words] and [sequences]: of each mask, the place of
+            its row among those that sample. Uploaded after all the rest.
     """
 
     def __init__(
@@ -207,6 +213,8 @@ class StepBuffers:
         tables = (slots, limits.max_pages)
         self.page_tables = [device.host_buffer(tables, "int32") for _ in range(count)]
         self.sampling_of: object = None
+        self.mask_arrays = masks_on(device.host_buffer, limits)
+        self.mask, self.mask_row = (array.numpy() for array in self.mask_arrays)
 
     def copies(self, plan: Plan) -> list[tuple[int, int]]:
         """The pages that the step copies: (source, target)."""
@@ -216,14 +224,28 @@ class StepBuffers:
         return list(zip(*ends, strict=True))
 
 
+def masks_on(
+    allocate: Callable[[tuple[int, ...], str], torch.Tensor], limits: Limits
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Masks and rows of a step, in memory that ``allocate`` gives."""
+    masks = limits.sequences if limits.mask_words else 0
+    return allocate((masks, limits.mask_words), "int32"), allocate((masks,), "int32")
+
+
 class DeviceInputs:
     """The device side of whichever step runs: steps follow each other on one stream, so one is
     enough, and its addresses never change."""
 
-    def __init__(self, device: Device, layout: StepLayout) -> None:
+    def __init__(self, device: Device, layout: StepLayout, limits: Limits) -> None:
         self._packed = device.allocate((layout.bytes,), "uint8")
         self._decode_part = self._packed[: layout.decode_bytes]
         self.arrays = layout.carve(self._packed)
+        self.masks = masks_on(device.allocate, limits)
+
+    def upload_masks(self, buffers: StepBuffers, count: int) -> None:
+        """Queue the copy of a step's first masks and their rows."""
+        for array, host in zip(self.masks, buffers.mask_arrays, strict=True):
+            array[:count].copy_(host[:count], non_blocking=True)
 
     def upload(self, buffers: StepBuffers, *, decode: bool) -> None:
         """Queue the one copy of a step; ``decode``: no more than decode rows read."""

@@ -61,10 +61,11 @@ class DeviceStep:
     ) -> None:
         slots = limits.sequences + 2
         self._model = model
-        self._inputs = DeviceInputs(device, StepLayout(limits))
+        self._inputs = DeviceInputs(device, StepLayout(limits), limits)
         kernels = bind_step_kernels(context, vocab_size)
         self._sampler = Sampler(kernels)
         self._update = kernels.update_page_tables
+        self._mask_logits = kernels.mask_logits
         self._last_token = device.allocate((slots,), "int64")
         self._slot_epochs = [device.allocate((slots,), "int32") for _ in range(limits.groups)]
         self._page_tables = [
@@ -87,17 +88,44 @@ class DeviceStep:
             host: the step's arrays on the host, for kernels that plan with them; None while a
                 graph is captured.
         """
+        self._sample(shape, self._forward(shape, host), masks=0)
+
+    @torch.inference_mode()
+    def run_forward(self, shape: StepShape, host: StepArrays | None) -> torch.Tensor:
+        """The part of ``run`` before logits: what it returns goes to ``run_sampling``."""
+        return self._forward(shape, host)
+
+    @torch.inference_mode()
+    def run_sampling(
+        self, shape: StepShape, hidden: torch.Tensor, buffers: StepBuffers, masks: int
+    ) -> None:
+        """The rest of ``run``, some of whose rows are masked.
+
+        Args:
+            hidden: [tokens, hidden size] at least.
+            buffers: hold the step's masks.
+            masks: how many.
+        """
+        self._inputs.upload_masks(buffers, masks)
+        self._sample(shape, hidden[: shape.tokens], masks)
+
+    def _forward(self, shape: StepShape, host: StepArrays | None) -> torch.Tensor:
         inputs = self._inputs.arrays
         if shape.has_deltas:
             self._update_page_tables(inputs)
-        hidden = self._model.forward(self._batch(inputs, shape, host))
+        return self._model.forward(self._batch(inputs, shape, host))
+
+    def _sample(self, shape: StepShape, hidden: torch.Tensor, masks: int) -> None:
         if not shape.emits:
             return
-        count = shape.emits
+        inputs, count = self._inputs.arrays, shape.emits
         if count != shape.tokens:
             hidden = self._sampler.gather_rows(hidden, inputs.emit_token[:count])
-        tokens = self._sampler.sample(self._model.logits(hidden), inputs, count)
-        self._last_token[inputs.emit_slot[:count]] = tokens
+        logits = self._model.logits(hidden)
+        if masks:
+            mask, row = self._inputs.masks
+            self._mask_logits(logits, mask[:masks], row[:masks])
+        self._last_token[inputs.emit_slot[:count]] = self._sampler.sample(logits, inputs, count)
 
     def download(self, buffers: StepBuffers) -> None:
         """Queue the copy of the last tokens to the host, and of the page tables if wanted."""

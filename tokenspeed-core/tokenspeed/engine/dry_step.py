@@ -37,8 +37,18 @@ def dry_steps(step: DeviceStep, device: Device, limits: Limits, sizes: Sequence[
             for shape in (_decode(buffers, limits, size), _prefill(buffers, limits, size)):
                 stream.run(partial(step.upload, buffers))
                 stream.run(partial(step.run, shape, buffers.arrays))
+                if limits.mask_words:
+                    stream.run(partial(_run_masked, step, shape, buffers))
                 stream.run(partial(step.download, buffers))
                 stream.record().wait()
+
+
+def _run_masked(step: DeviceStep, shape: StepShape, buffers: StepBuffers) -> None:
+    """The same in two parts, with a mask for every row that lets all tokens through."""
+    buffers.mask[: shape.emits] = -1
+    buffers.mask_row[: shape.emits] = np.arange(shape.emits)
+    hidden = step.run_forward(shape, buffers.arrays)
+    step.run_sampling(shape, hidden, buffers, shape.emits)
 
 
 def _decode(buffers: StepBuffers, limits: Limits, rows: int) -> StepShape:

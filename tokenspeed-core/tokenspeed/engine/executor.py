@@ -20,12 +20,13 @@ import numpy as np
 from tokenspeed._scheduler import Plan, PlanBuffers, RowFlag
 from tokenspeed.engine.buffers import Limits, StepBuffers, StepLayout
 from tokenspeed.engine.device_step import DeviceStep, StepShape
-from tokenspeed.engine.graphs import DecodeGraphs, bucket_sizes
+from tokenspeed.engine.graphs import DecodeGraphs, bucket_sizes, forward_sizes
 from tokenspeed.engine.sampling import SamplingTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import torch
     from tokenspeed_sdk.contracts.platform import Device, Event
 
     from tokenspeed.cache.slab import Slab
@@ -39,11 +40,15 @@ RING = 3
 
 @dataclass(frozen=True)
 class InFlight:
-    """A dispatched step: what was planned, and the event behind its work."""
+    """A dispatched step: what was planned, and the event behind its work.
+
+    Attributes:
+        event: None while the sampling of its rows is still to be dispatched.
+    """
 
     plan: Plan
     buffers: StepBuffers
-    event: Event
+    event: Event | None
 
     @property
     def results(self) -> PlanBuffers:
@@ -86,7 +91,9 @@ class Executor:
             StepBuffers(device, layout, limits, page_tables=page_tables) for _ in range(RING)
         ]
         self._sampling = SamplingTable(limits.sequences + 2)
-        self._graphs = DecodeGraphs(step, device, self._stream, limits, sizes)
+        forward = forward_sizes(limits.sequences) if graphs and limits.mask_words else []
+        self._graphs = DecodeGraphs(step, device, self._stream, limits, sizes, forward)
+        self._hidden: torch.Tensor | None = None  # of a step without its sampling; of the stream
         self._dispatched = 0
 
     def next_buffers(self) -> StepBuffers:
@@ -102,11 +109,14 @@ class Executor:
         """Those that ended since the last call. Never blocks."""
         return [] if self._mover is None else self._mover.ended()
 
-    def dispatch(self, plan: Plan, requests: Mapping[int, Sampling]) -> InFlight:
+    def dispatch(
+        self, plan: Plan, requests: Mapping[int, Sampling], *, masked: bool = False
+    ) -> InFlight:
         """Queue a planned step; the plan lies in ``next_buffers()``, which is another afterwards.
 
         Args:
             requests: sampling parameters by request id, at least of all new tenants.
+            masked: leave the sampling out: ``sample_masked`` is called before the next dispatch.
         """
         buffers = self.next_buffers()
         if plan.num_new_tenants:
@@ -114,17 +124,31 @@ class Executor:
         self._sampling.gather(buffers, plan.num_emits)
         if plan.num_copies:
             self._stream.run(partial(self._slab.copy_pages, buffers.copies(plan)))
-        bucket = self._graphs.find(plan.num_rows, plan.num_decode_rows)
+        find = self._graphs.find_forward if masked else self._graphs.find
+        bucket = find(plan.num_rows, plan.num_decode_rows)
         if bucket is None:
-            self._stream.run(partial(self._launch, buffers, _shape(plan)))
+            launch = self._launch_forward if masked else self._launch
+            self._stream.run(partial(launch, buffers, _shape(plan)))
         else:
             self._graphs.pad(buffers, plan.num_rows, bucket)
-            self._stream.run(partial(self._replay, buffers, bucket))
+            replay = self._replay_forward if masked else self._replay
+            self._stream.run(partial(replay, buffers, bucket))
         self._dispatched += 1
-        return InFlight(plan, buffers, self._stream.record())
+        return InFlight(plan, buffers, None if masked else self._stream.record())
+
+    def sample_masked(self, step: InFlight, masks: int) -> InFlight:
+        """Queue the sampling of a step that was dispatched without.
+
+        Args:
+            masks: how many its buffers hold.
+        """
+        sampling = partial(self._launch_sampling, step.buffers, _shape(step.plan), masks)
+        self._stream.run(sampling)
+        return InFlight(step.plan, step.buffers, self._stream.record())
 
     def wait(self, step: InFlight) -> None:
         """Wait for a step, without the GIL. Raises what its device work raised."""
+        assert step.event is not None, "its sampling was never dispatched"
         step.event.wait()
 
     def close(self) -> None:
@@ -141,6 +165,20 @@ class Executor:
     def _replay(self, buffers: StepBuffers, bucket: int) -> None:
         self._step.upload(buffers, decode=True)
         self._graphs.replay(bucket)
+        self._step.download(buffers)
+
+    def _launch_forward(self, buffers: StepBuffers, shape: StepShape) -> None:
+        self._step.upload(buffers)
+        self._hidden = self._step.run_forward(shape, buffers.arrays)
+
+    def _replay_forward(self, buffers: StepBuffers, bucket: int) -> None:
+        self._step.upload(buffers, decode=True)
+        self._hidden = self._graphs.replay_forward(bucket)
+
+    def _launch_sampling(self, buffers: StepBuffers, shape: StepShape, masks: int) -> None:
+        hidden, self._hidden = self._hidden, None
+        assert hidden is not None
+        self._step.run_sampling(shape, hidden, buffers, masks)
         self._step.download(buffers)
 
     def _install(

@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
+from tokenspeed_sdk.contracts.grammar import GrammarError
 
 from tokenspeed._scheduler import Rejection
 from tokenspeed.engine.clock import HostClock, StepClock
+from tokenspeed.engine.grammar import GrammarLoader, Grammars, fill_masks
 from tokenspeed.engine.reports import Reporter
 from tokenspeed.engine.watchdog import Activity, warn_of_hangs
 from tokenspeed.messages import Rejected
 
 if TYPE_CHECKING:
-    from tokenspeed._scheduler import Scheduler
+    from tokenspeed._scheduler import Scheduler, Updates
     from tokenspeed.engine.executor import Executor, InFlight
+    from tokenspeed.engine.grammar import MaskedRows
     from tokenspeed.engine.mailbox import Mailbox
     from tokenspeed.engine.verify import PageTableVerifier
     from tokenspeed.messages import EngineInput, Sampling, Submit
@@ -45,11 +48,13 @@ class EngineLoop:
         mailbox: Mailbox,
         verifier: PageTableVerifier | None = None,
         *,
+        grammars: Grammars | None = None,
         kernels: str = "",
         kv_events: bool = False,
     ) -> None:
         """Args:
         verifier: given, the executor must bring back the page tables of every step.
+        grammars: None where no grammar backend is installed.
         kernels: which run in a step, for people.
         kv_events: whether the front hears what the prefix cache holds.
         """
@@ -63,6 +68,7 @@ class EngineLoop:
         self._waiting = Activity("waiting for the device")
         self._kernels = kernels
         self._reporter = Reporter(scheduler, self._clock, kv_events=kv_events)
+        self._grammars = grammars or Grammars(GrammarLoader(_no_backend))
         self._sampling: dict[int, Sampling] = {}
         self._stopping = False
 
@@ -77,11 +83,16 @@ class EngineLoop:
         while not self._stopping:
             self._receive(previous, stalled)
             self._acknowledge()
-            current = self._dispatch()
+            self._submit_waiting()
+            current, masked = self._dispatch()
             if previous is not None:
                 self._commit(previous)
+            updates = self._scheduler.take_updates()
+            self._grammars.advance(updates)
+            if masked:
+                current = self._sample_masked(current, masked)
             stalled = current is None and previous is None
-            self._report()
+            self._report(updates)
             previous = current
         if previous is not None:
             with self._waiting:
@@ -90,6 +101,8 @@ class EngineLoop:
     def _receive(self, previous: InFlight | None, stalled: bool) -> None:
         if previous is not None:
             timeout = 0
+        elif self._grammars.waits:
+            timeout = STALLED_POLL_MS
         elif not self._scheduler.has_work():
             self._check_idle()
             timeout = None
@@ -101,9 +114,17 @@ class EngineLoop:
             self._apply(message)
 
     def _apply(self, message: EngineInput) -> None:
+        for grammar in message.new_grammars:
+            self._grammars.hold(grammar)
         for submit in message.submits:
-            self._submit(submit)
+            if submit.grammar:
+                self._grammars.wait_for(submit)
+            else:
+                self._submit(submit)
+        for number in message.old_grammars:
+            self._grammars.drop(number)
         for request in message.aborts:
+            self._grammars.forget_waiting(request)
             self._scheduler.abort(request)
         if message.reset_cache:
             self._scheduler.reset_prefix_cache()
@@ -111,7 +132,16 @@ class EngineLoop:
             self._reporter.ask_ledger(message.ask_ledger)
         self._stopping |= message.stop
 
-    def _submit(self, submit: Submit) -> None:
+    def _submit_waiting(self) -> None:
+        """Those whose grammars were loaded meanwhile."""
+        for submit, grammar in self._grammars.take_ready():
+            if isinstance(grammar, str):
+                self._reporter.fail(submit.request, f"its grammar cannot be loaded: {grammar}")
+            elif self._submit(submit):
+                self._grammars.begin(submit.request, grammar)
+
+    def _submit(self, submit: Submit) -> bool:
+        """Whether the scheduler took it."""
         result = self._scheduler.submit(
             submit.request,
             np.frombuffer(submit.tokens, np.int32),
@@ -125,28 +155,39 @@ class EngineLoop:
         if result.rejection == Rejection.ACCEPTED:
             self._sampling[submit.request] = submit.sampling
             self._reporter.received(submit.request)
-        else:
-            reason = Rejection(result.rejection).name.lower()
-            self._reporter.reject(Rejected(submit.request, reason, result.needed, result.available))
+            return True
+        reason = Rejection(result.rejection).name.lower()
+        self._reporter.reject(Rejected(submit.request, reason, result.needed, result.available))
+        return False
 
     def _acknowledge(self) -> None:
         for ended in self._executor.ended_transfers():
             self._scheduler.ack(ended.transfer, ended.ok)
 
-    def _dispatch(self) -> InFlight | None:
+    def _dispatch(self) -> tuple[InFlight | None, MaskedRows]:
+        """A step, if there is one; without its sampling where rows are to be masked before."""
         if not self._scheduler.has_work():
-            return None
+            return None, []
         buffers = self._executor.next_buffers()
         plan = self._scheduler.plan(now_ms(), buffers.scheduler)
         self._executor.start_transfers(plan)  # also of a plan without rows, which is no step
         if self._verifier is not None:
             self._verifier.expect(plan, buffers.host)
         if plan.num_rows == 0:
-            return None
+            return None, []
         self._reporter.planned(plan, buffers.host)
         self._step_clock.launching()
+        masked = self._grammars.masked(plan, buffers.host)
         with self._launching:
-            return self._executor.dispatch(plan, self._sampling)
+            step = self._executor.dispatch(plan, self._sampling, masked=bool(masked))
+        return step, masked
+
+    def _sample_masked(self, step: InFlight | None, masked: MaskedRows) -> InFlight:
+        """The rest of a step, now that the tokens before it are known."""
+        assert step is not None
+        fill_masks(masked, step.buffers)
+        with self._launching:
+            return self._executor.sample_masked(step, len(masked))
 
     def _commit(self, step: InFlight) -> None:
         with self._clock, self._waiting:
@@ -159,8 +200,10 @@ class EngineLoop:
         for request, state, event in self._scheduler.take_rejected_events():
             log.error("request %s in state %s refused event %s", request, state, event)
 
-    def _report(self) -> None:
-        output = self._reporter.collect()
+    def _report(self, updates: Updates) -> None:
+        for request, reason in self._grammars.end(updates):
+            self._reporter.explain(request, reason)
+        output = self._reporter.collect(updates)
         if output is not None:
             self._mailbox.send(output)
         for request in self._reporter.take_finished():
@@ -172,6 +215,10 @@ class EngineLoop:
         in_transfer = ledger.in_transfer or ledger.host_in_transfer
         if not ledger.balanced or ledger.active or in_transfer:
             raise RuntimeError(f"the page ledger does not balance while idle: {ledger.detail}")
+
+
+def _no_backend(name: str) -> NoReturn:
+    raise GrammarError(f"there is no grammar backend {name!r} here")
 
 
 def now_ms() -> int:

@@ -44,6 +44,8 @@ class Reporter:
         self._steps: list[StepReport] = []
         self._rejected: list[Rejected] = []
         self._finished: list[int] = []
+        self._failed: dict[int, str] = {}
+        self._reasons: dict[int, str] = {}
         self._ledger_asked = 0
         self._told_idle = True
         self._told_ns = 0
@@ -73,6 +75,14 @@ class Reporter:
         """Tell the front with the next message."""
         self._rejected.append(rejected)
 
+    def fail(self, request: int, reason: str) -> None:
+        """Tell the front with the next message that a request, which never began, failed."""
+        self._failed[request] = reason
+
+    def explain(self, request: int, reason: str) -> None:
+        """Why a request that ends with the next message fails, if it does."""
+        self._reasons[request] = reason
+
     def ask_ledger(self, number: int) -> None:
         """Answer with the next message."""
         self._ledger_asked = number
@@ -82,19 +92,23 @@ class Reporter:
         finished, self._finished = self._finished, []
         return finished
 
-    def collect(self) -> EngineOutput | None:
+    def collect(self, updates: Updates) -> EngineOutput | None:
         """The next message, or None when there is nothing to say.
+
+        Args:
+            updates: what the scheduler told since the last call.
 
         Becoming idle is said at once, and that work goes on at least every second: a long prefill
         must not look like a dead engine.
         """
-        updates, kv_events = self._scheduler.take_updates(), self._kv_events()
+        kv_events = self._kv_events()
         failure = self._end(updates)
         idle, now_ns = not self._scheduler.has_work(), time.monotonic_ns()
         news = (
             len(updates)
             or self._started
             or self._rejected
+            or self._failed
             or self._ledger_asked
             or kv_events is not None
         )
@@ -106,7 +120,7 @@ class Reporter:
         self._told_idle, self._told_ns = idle, now_ns
         output = EngineOutput(
             *updates.columns(),
-            failure=failure,
+            failure=failure | self._failed,
             started=self._started,
             steps=self._steps,
             rejected=self._rejected,
@@ -116,6 +130,7 @@ class Reporter:
         )
         self._started, self._steps = [], []
         self._rejected, self._ledger_asked = [], 0
+        self._failed, self._reasons = {}, {}
         return output
 
     def _end(self, updates: Updates) -> dict[int, str]:
@@ -123,7 +138,7 @@ class Reporter:
         failure = {}
         for request, finish in updates.ended():
             if finish == Finish.FAILED:
-                failure[request] = NOT_A_NUMBER
+                failure[request] = self._reasons.get(request, NOT_A_NUMBER)
             self._unstarted.discard(request)
             self._finished.append(request)
         return failure

@@ -28,12 +28,16 @@ from tokenspeed.engine.device_step import DeviceStep
 from tokenspeed.engine.dry_step import dry_steps
 from tokenspeed.engine.executor import Executor
 from tokenspeed.engine.formats import Formats, warn_of_default_scales
+from tokenspeed.engine.grammar import GrammarLoader, Grammars
 from tokenspeed.engine.loop import EngineLoop
 from tokenspeed.engine.mailbox import Mailbox
 from tokenspeed.engine.memory import longest_request
 from tokenspeed.engine.tiers import KvTiers, allocate_kv, scheduler_config
 from tokenspeed.engine.verify import PageTableVerifier
 from tokenspeed.engine.workspace import measure_workspace
+from tokenspeed.front.model_folder import ModelFolder
+from tokenspeed.grammar.backends import Backends
+from tokenspeed.grammar.vocabulary import read_vocabulary
 from tokenspeed.messages import EngineFailed, EngineLoading, EngineReady
 from tokenspeed.plugins.errors import describe
 from tokenspeed.plugins.load.plugin_code import as_failure
@@ -44,6 +48,7 @@ from tokenspeed.registry.kernels import KernelRegistry
 from tokenspeed.registry.models import load_model
 
 if TYPE_CHECKING:
+    from tokenspeed_sdk.contracts.grammar import Vocabulary
     from tokenspeed_sdk.contracts.model import CacheGroup, Model
     from tokenspeed_sdk.contracts.platform import Device, Platform
 
@@ -132,7 +137,8 @@ def build_engine(
     kv = allocate_kv(config, loaded.groups, loaded.context, device, workspace, phase)
     planning = scheduler_config(config, loaded.groups, kv)
     with phase("capture graphs", "lower --max-num-seqs, or give --no-graphs"):
-        executor = _executor(loaded, device, config, kv, planning, doing)
+        may_mask = bool(plan.plugins.of("grammar"))
+        executor = _executor(loaded, device, config, kv, planning, doing, may_mask=may_mask)
     loaded.registry.check_pins()
     loaded.registry.check_wired()
     _log_summary(loaded, kv, workspace)
@@ -144,8 +150,23 @@ def build_engine(
         verifier = PageTableVerifier(scheduler, len(loaded.groups))
     kernels = ", ".join(f"{each.op} {each.kernel}" for each in loaded.registry.choices())
     return executor, EngineLoop(
-        scheduler, executor, mailbox, verifier, kernels=kernels, kv_events=config.kv_events
+        scheduler,
+        executor,
+        mailbox,
+        verifier,
+        grammars=_grammars(plan, loaded.vocab_size),
+        kernels=kernels,
+        kv_events=config.kv_events,
     )
+
+
+def _grammars(plan: LaunchPlan, vocab_size: int) -> Grammars:
+    """Nothing is loaded or read before a request needs it."""
+
+    def vocabulary() -> Vocabulary:
+        return read_vocabulary(ModelFolder(plan.engine.model), vocab_size)
+
+    return Grammars(GrammarLoader(Backends(plan.plugins, vocabulary).library))
 
 
 def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox, doing: Tell) -> LoadedModel:
@@ -211,6 +232,8 @@ def _executor(
     kv: KvTiers,
     planning: Config,
     doing: Tell,
+    *,
+    may_mask: bool,
 ) -> Executor:
     limits = Limits(
         sequences=config.max_num_seqs,
@@ -220,6 +243,7 @@ def _executor(
         page_size=config.page_size,
         copies=max_copies(planning),
         transfer_pages=max_transfer_pages(planning),
+        mask_words=-(-loaded.vocab_size // 32) if may_mask else 0,
     )
     caches = [kv.slab.layers(group) for group in loaded.groups]
     step = DeviceStep(loaded.model, device, loaded.context, caches, limits, loaded.vocab_size)

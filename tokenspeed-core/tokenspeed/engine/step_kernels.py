@@ -17,6 +17,7 @@ class StepKernels:
     update_page_tables: BoundKernel
     gather_rows: BoundKernel
     sample: BoundKernel
+    mask_logits: BoundKernel
 
 
 def bind_step_kernels(context: BuildContext, vocab_size: int) -> StepKernels:
@@ -25,4 +26,5 @@ def bind_step_kernels(context: BuildContext, vocab_size: int) -> StepKernels:
         update_page_tables=context.bind("page_table_update@1", "executor.page_tables").call,
         gather_rows=context.bind("gather_rows@1", "sampler.gather_rows").call,
         sample=context.bind("sample@1", "sampler.sample", vocab=vocab_size).call,
+        mask_logits=context.bind("mask_logits@1", "sampler.mask", vocab=vocab_size).call,
     )

@@ -19,8 +19,7 @@ def main() -> None:
     status.phase("load observers")
     with load_observers(plan.plugins) as observers:
         status.phase("wait for the engine")
-        kv_events = plan.engine.kv_events
-        uvloop.run(serve(plan.front, plan.ipc, observers, status.send, kv_events=kv_events))
+        uvloop.run(serve(plan, observers, status.send))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import logging
 import time
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,9 +30,11 @@ from tokenspeed.messages import (
     EngineReady,
     FromEngine,
     Load,
+    NewGrammar,
 )
 
 if TYPE_CHECKING:
+    from tokenspeed.front.grammars import FrontGrammar
     from tokenspeed.observe.events import EventStream, RequestRecord
 
 log = logging.getLogger(__name__)
@@ -39,6 +42,9 @@ log = logging.getLogger(__name__)
 STALL_S = 60.0
 """An engine that has work and says nothing for so long does not serve."""
 _CLOSED = "its process closed the connection; its last log lines say why"
+MAX_GRAMMARS = 256
+MAX_GRAMMAR_BYTES = 128 << 20
+"""What the engine keeps of compiled grammars, beside those of running requests."""
 _LAST_WORDS_S = 0.1
 """Messages that the engine sent before it died are read for so long."""
 
@@ -72,6 +78,8 @@ class EngineClient:
         self._events = events
         self._sequences: dict[int, tuple[Stream, int]] = {}
         self._numbers = itertools.count(1)
+        self._grammars: OrderedDict[int, int] = OrderedDict()  # number -> bytes
+        self._grammar_bytes = 0
         self._ledgers: dict[int, asyncio.Future[CacheLedger]] = {}
         self._outgoing = EngineInput()
         self._flush_planned = False
@@ -145,12 +153,30 @@ class EngineClient:
         ids = [next(self._numbers) for _ in range(request.n)]
         stream = Stream(self, ids, record)
         self._sequences.update((id_, (stream, i)) for i, id_ in enumerate(ids))
+        if request.grammar is not None:
+            self._send_grammar(request.grammar)
         self._outgoing.submits.extend(request.submits(ids, deadline_ms))
         if engine_is_idle:
             self._flush()  # it waits for this; others of the same tick follow in the next message
         else:
             self._plan_flush()
         return stream
+
+    def _send_grammar(self, grammar: FrontGrammar) -> None:
+        """Once, as long as the engine keeps it: it has the latest, as many as there is room for."""
+        if grammar.number in self._grammars:
+            self._grammars.move_to_end(grammar.number)
+            return
+        compiled = grammar.compiled
+        self._outgoing.new_grammars.append(
+            NewGrammar(grammar.number, compiled.backend, compiled.data)
+        )
+        self._grammars[grammar.number] = len(compiled.data)
+        self._grammar_bytes += len(compiled.data)
+        while len(self._grammars) > MAX_GRAMMARS or self._grammar_bytes > MAX_GRAMMAR_BYTES:
+            oldest, size = self._grammars.popitem(last=False)
+            self._grammar_bytes -= size
+            self._outgoing.old_grammars.append(oldest)
 
     def abort(self, sequence: int) -> None:
         """Stop a sequence; ignored when it has ended. The engine is told before it is forgotten."""
@@ -252,6 +278,9 @@ class EngineClient:
             if entry is not None and entry[0].record is not None:
                 entry[0].record.started(entry[1], started)
         self._dispatch_updates(output)
+        for request, reason in output.failure.items():
+            if entry := self._sequences.pop(request, None):  # the scheduler never saw it
+                entry[0].news_of(entry[1]).error = FailedInEngine(reason)
         for rejected in output.rejected:
             if entry := self._sequences.pop(rejected.request, None):
                 stream, index = entry

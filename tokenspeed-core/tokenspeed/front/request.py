@@ -13,14 +13,20 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from tokenspeed_sdk.contracts.grammar import Constraint
 
 from tokenspeed.front.caller import checked_priority, checked_salt, namespace_of
+from tokenspeed.front.constraint import constraint_of
 from tokenspeed.front.errors import Amount, InvalidRequest
 from tokenspeed.messages import Sampling, Submit
+
+if TYPE_CHECKING:
+    from tokenspeed.front.grammars import FrontGrammar, Grammars
 
 MAX_N = 64
 MAX_STOP_STRINGS = 32
@@ -38,10 +44,6 @@ _UNBUILT: tuple[tuple[str, object], ...] = (
     ("repetition_penalty", 1),
     ("logit_bias", {}),
     ("logprobs", False),
-    ("json_schema", None),
-    ("regex", None),
-    ("ebnf", None),
-    ("structural_tag", None),
 )
 """Fields with the only value they may have so far."""
 
@@ -60,6 +62,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         ignore_eos: the model's own end tokens do not end the answer.
         skip_special_tokens: leave special tokens out of the text.
         keep_stop_token: leave the stop token that matched in the token ids.
+        json_schema, regex, ebnf, structural_tag: what the answer must match, at most one of them; a
+            schema as JSON text, ``"{}"`` for any JSON.
         priority: -100 to 100; higher goes first, and who waits long enough goes before it.
         salt: a text; only requests with the same one share cached prefixes. None is shared by all
             that have none.
@@ -79,6 +83,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     keep_stop_token: bool = False
     priority: int = 0
     salt: str | None = None
+    json_schema: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    structural_tag: str | None = None
     # Not built yet: only these values pass.
     min_tokens: int = 0
     frequency_penalty: float = 0.0
@@ -86,10 +94,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     repetition_penalty: float = 1.0
     logit_bias: Mapping[str, float] | None = {}
     logprobs: bool = False
-    json_schema: str | None = None
-    regex: str | None = None
-    ebnf: str | None = None
-    structural_tag: str | None = None
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +120,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         stop_ids: end tokens, the model's own included unless they are ignored.
         sampling: resolved; sequence i of n takes seed + i.
         namespace: of the salt; part of every key in the prefix cache.
+        constraint: what each answer must match.
+        grammar: the same, compiled; from ``compiled_with``.
     """
 
     tokens: bytes
@@ -129,6 +135,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     keep_stop_token: bool
     priority: int
     namespace: int
+    constraint: Constraint | None = None
+    grammar: FrontGrammar | None = None
 
     @classmethod
     def validated(
@@ -154,7 +162,15 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
             keep_stop_token=params.keep_stop_token,
             priority=checked_priority(params.priority),
             namespace=_namespace(params.salt, limits),
+            constraint=constraint_of(params, limits.eos_ids),
         )
+
+    async def compiled_with(self, grammars: Grammars) -> GenerationRequest:
+        """Ready to run: with its constraint compiled, if it has one. InvalidRequest."""
+        if self.constraint is None:
+            return self
+        grammar = await grammars.compile(self.constraint)
+        return msgspec.structs.replace(self, grammar=grammar)
 
     def submits(self, ids: Sequence[int], deadline_ms: int) -> list[Submit]:
         """One Submit for each of the n sequences, numbered ``ids``; deadline 0 for none."""
@@ -169,6 +185,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
                 namespace=self.namespace,
                 deadline_ms=deadline_ms,
                 priority=self.priority,
+                grammar=self.grammar.number if self.grammar is not None else 0,
             )
             for i, request in enumerate(ids)
         ]

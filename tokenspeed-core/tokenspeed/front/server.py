@@ -16,6 +16,7 @@ from prometheus_client import disable_created_metrics
 from tokenspeed.front.admin import AdminPort
 from tokenspeed.front.engine_client import EngineClient
 from tokenspeed.front.errors import EngineGone
+from tokenspeed.front.grammars import Grammars
 from tokenspeed.front.model_folder import ModelFolder
 from tokenspeed.front.service import GrpcServer, SchedulerService
 from tokenspeed.observe.events import EventStream
@@ -23,17 +24,15 @@ from tokenspeed.observe.metrics import Metrics, MetricsPage
 from tokenspeed.process.failure import StartError
 
 if TYPE_CHECKING:
-    from tokenspeed.config import FrontConfig
     from tokenspeed.observe.observers import Observers
+    from tokenspeed.process.launch import LaunchPlan
 
 Report = Callable[[dict[str, Any]], None]
 """Tells the supervisor of an event."""
 
 
-async def serve(
-    config: FrontConfig, ipc: str, observers: Observers, report: Report, *, kv_events: bool
-) -> None:
-    """Serve until SIGTERM. ``kv_events``: whether the engine tells what its prefix cache holds.
+async def serve(plan: LaunchPlan, observers: Observers, report: Report) -> None:
+    """Serve until SIGTERM.
 
     Reports the events ``listening`` (the admin port is open) and ``ready`` (the gRPC port is open
     too; ``kernels`` and ``observers`` are rows of the start-up table). Nothing is served before the
@@ -44,19 +43,18 @@ async def serve(
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     with contextlib.suppress(asyncio.CancelledError):  # asked to end
-        await _serve(config, ipc, observers, report, kv_events)
+        await _serve(plan, observers, report)
 
 
-async def _serve(
-    config: FrontConfig, ipc: str, observers: Observers, report: Report, kv_events: bool
-) -> None:
+async def _serve(plan: LaunchPlan, observers: Observers, report: Report) -> None:
     # When a counter began is noise here: all begin with the process.
     disable_created_metrics()  # type: ignore[no-untyped-call]
+    config = plan.front
     events = EventStream(config.served_model_name, token_ids=observers.token_ids)
     metrics = Metrics()
     events.add(metrics.observe)
     events.add(observers.observe)
-    async with EngineClient(ipc, events, kv_events=kv_events) as client:
+    async with EngineClient(plan.ipc, events, kv_events=plan.engine.kv_events) as client:
         admin = AdminPort(client, MetricsPage(metrics, client, observers))
         runner, admin_port = await admin.start(config.admin_port)
         try:
@@ -67,8 +65,13 @@ async def _serve(
                 ready = await client.wait_ready()
             except EngineGone as error:
                 raise StartError(str(error)) from error
-            service = SchedulerService(client, ready, folder, config, events)
-            async with GrpcServer(service, config.grpc_port) as server:
+            async with (
+                Grammars(plan.plugins, folder, ready.vocab_size) as grammars,
+                GrpcServer(
+                    SchedulerService(client, ready, folder, config, events, grammars),
+                    config.grpc_port,
+                ) as server,
+            ):
                 admin.serving = True
                 ports = {"grpc_port": server.port, "admin_port": admin_port}
                 kernels = [asdict(choice) for choice in ready.kernels]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.config import FrontConfig
     from tokenspeed.front.engine_client import EngineClient
+    from tokenspeed.front.grammars import Grammars
     from tokenspeed.front.model_folder import ModelFolder
     from tokenspeed.messages import CacheLedger, EngineReady
     from tokenspeed.observe.events import EventStream, RequestRecord
@@ -80,12 +81,14 @@ class SchedulerService:
         folder: ModelFolder,
         config: FrontConfig,
         events: EventStream,
+        grammars: Grammars,
     ) -> None:
         self._client = client
         self._ready = ready
         self._folder = folder
         self._config = config
         self._events = events
+        self._grammars = grammars
         self._limits = Limits(
             max_model_len=ready.max_model_len,
             vocab_size=ready.vocab_size,
@@ -228,6 +231,9 @@ class SchedulerService:
     async def _generate(self, request: Any, context: Any, record: RequestRecord) -> Outcome:
         generation_request = self._validated(request)
         self._admit(request.request_id, generation_request.n)
+        if generation_request.constraint is not None:
+            generation_request = await generation_request.compiled_with(self._grammars)
+            self._admit(request.request_id, generation_request.n)  # time has passed
         generation = Generation(
             self._client,
             generation_request,

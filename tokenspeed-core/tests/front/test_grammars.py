@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Constraints on their way to the engine: compiled apart, once, in time, or refused alone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tokenspeed.front import engine_client, grammars
+from tokenspeed.front.errors import InvalidRequest
+from tokenspeed.front.grammars import Grammars
+from tokenspeed.front.model_folder import ModelFolder
+from tokenspeed.plugins.plan import PluginPlan
+from tokenspeed_sdk.contracts.grammar import Constraint
+
+from .conftest import eventually
+from .test_generate import code_of, request, responses
+
+
+@pytest.fixture
+async def made(
+    grammar_plan: Callable[..., PluginPlan], model_folder: Path
+) -> AsyncIterator[Grammars]:
+    async with Grammars(grammar_plan(one=50), ModelFolder(str(model_folder)), 512) as running:
+        yield running
+
+
+def regex(text: str) -> Constraint:
+    return Constraint("regex", text)
+
+
+async def test_equal_constraints_are_compiled_once(made: Grammars) -> None:
+    first, *others = await asyncio.gather(*(made.compile(regex("a")) for _ in range(5)))
+    assert first.compiled.data == b"one a"
+    assert all(other is first for other in others)
+    assert await made.compile(regex("a")) is first
+    assert (await made.compile(regex("b"))).number != first.number
+
+
+async def test_a_bad_one_is_refused_with_the_reason_and_the_next_goes_on(made: Grammars) -> None:
+    for text, why in (
+        ("bad", "one says: that is bad"),
+        ("decline", "one does not honour that at #"),
+        ("raise", "ZeroDivisionError"),
+    ):
+        for _ in range(2):  # the second time it is known
+            with pytest.raises(InvalidRequest, match=why) as caught:
+                await made.compile(regex(text))
+            assert caught.value.field == "regex"
+    assert (await made.compile(regex("a"))).compiled.backend == "one"
+
+
+async def test_one_that_takes_too_long_is_ended(
+    made: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await made.compile(regex("a"))
+    monkeypatch.setattr(grammars, "COMPILE_S", 0.3)
+    begin = time.monotonic()
+    slow = asyncio.create_task(made.compile(regex("slow")))
+    after = asyncio.create_task(made.compile(regex("b")))
+    longest = 0.0
+    while not slow.done():  # nobody else waits meanwhile
+        before = time.monotonic()
+        await asyncio.sleep(0.005)
+        longest = max(longest, time.monotonic() - before)
+    with pytest.raises(InvalidRequest, match=r"took more than 0\.3 s"):
+        await slow
+    assert time.monotonic() - begin < 5
+    assert longest < 0.25
+    monkeypatch.undo()
+    assert (await after).compiled.data == b"one b"
+
+
+async def test_a_compiler_that_dies_fails_what_it_worked_on(made: Grammars) -> None:
+    with pytest.raises(InvalidRequest, match=r"ended while it worked on it \(status 3\)"):
+        await made.compile(regex("die"))
+    assert (await made.compile(regex("a"))).compiled.data == b"one a"
+
+
+async def test_what_is_kept_is_bounded(made: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammars, "MAX_ENTRIES", 3)
+    first = await made.compile(regex("1"))
+    for text in ("2", "3"):
+        await made.compile(regex(text))
+    assert await made.compile(regex("1")) is first, "the latest are kept"
+    second = await made.compile(regex("2"))
+    for text in ("4", "5"):
+        await made.compile(regex(text))
+    assert await made.compile(regex("2")) is second
+    assert await made.compile(regex("1")) is not first, "it made room"
+    monkeypatch.setattr(grammars, "MAX_BYTES", 1 << 20)
+    await made.compile(regex("large"))
+    assert made._bytes <= 1 << 20
+    monkeypatch.setattr(grammars, "MAX_COMPILED", 1 << 10)
+    with pytest.raises(InvalidRequest, match="takes more than"):
+        await made.compile(regex("large too"))
+
+
+async def test_a_request_that_leaves_takes_nothing_from_others(made: Grammars) -> None:
+    leaving = asyncio.create_task(made.compile(regex("a")))
+    staying = asyncio.create_task(made.compile(regex("a")))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    assert (await staying).compiled.data == b"one a"
+
+
+async def test_the_engine_gets_a_grammar_once_and_submits_that_name_it(
+    serving: Callable[..., Any], grammar_plan: Callable[..., PluginPlan]
+) -> None:
+    async with serving(plugins=grammar_plan(one=50)) as front:
+        for text in ("a", "a", "b"):
+            await responses(front.stub.Generate(request(n=2, max_new_tokens=1, regex=text)))
+        sent = [new for message in front.engine.messages for new in message.new_grammars]
+        assert [(new.backend, new.data) for new in sent] == [("one", b"one a"), ("one", b"one b")]
+        a, b = (new.number for new in sent)
+        assert [submit.grammar for submit in front.engine.submits] == [a] * 4 + [b] * 2
+        await responses(front.stub.Generate(request(max_new_tokens=1)))
+        assert front.engine.submits[-1].grammar == 0
+
+
+async def test_the_engine_keeps_no_more_than_there_is_room_for(
+    serving: Callable[..., Any],
+    grammar_plan: Callable[..., PluginPlan],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_client, "MAX_GRAMMARS", 2)
+    async with serving(plugins=grammar_plan(one=50)) as front:
+        for text in ("a", "b", "a", "c", "b"):
+            await responses(front.stub.Generate(request(max_new_tokens=1, regex=text)))
+        messages = front.engine.messages
+        new = {g.number: g.data for m in messages for g in m.new_grammars}
+        old = [new[number] for m in messages for number in m.old_grammars]
+        assert old == [b"one b", b"one a"]
+        assert [new[s.grammar] for s in front.engine.submits][-1] == b"one b"
+
+
+async def test_a_refused_constraint_ends_its_request_alone(
+    serving: Callable[..., Any], grammar_plan: Callable[..., PluginPlan]
+) -> None:
+    async with serving(plugins=grammar_plan(one=50)) as front:
+        running = asyncio.create_task(responses(front.stub.Generate(request(max_new_tokens=40))))
+        code, text = await code_of(front.stub.Generate(request("bad", regex="bad")))
+        assert code == grpc.StatusCode.INVALID_ARGUMENT
+        assert text == (
+            "regex is 'bad', but must be a constraint that can be honoured: one says: that is bad"
+        )
+        await running
+        await eventually(lambda: front.engine.running == 0)

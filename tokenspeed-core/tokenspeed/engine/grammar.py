@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Grammars of requests in the engine: loaded beside the loop, followed token by token.
+
+The mask of step t depends on the token of step t-1, while step t is launched before that token is
+known. So a step with masked rows is launched in two parts: its forward pass when it is planned, its
+sampling once step t-1 is committed and the masks are filled; the device is busy meanwhile. What a
+sequence has produced is what the scheduler says of it, so retraction, abort and late tokens need no
+thought here: the state survives them.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from tokenspeed_sdk.contracts.grammar import GrammarError
+
+from tokenspeed._scheduler import RowFlag
+from tokenspeed.plugins.load.plugin_code import as_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tokenspeed_sdk.contracts.grammar import Grammar, GrammarLibrary, Matcher
+
+    from tokenspeed._scheduler import Plan, Updates
+    from tokenspeed.engine.buffers import StepBuffers
+    from tokenspeed.messages import NewGrammar, Submit
+
+log = logging.getLogger(__name__)
+
+_EMITS = int(RowFlag.EMITS)  # numpy takes longer for the enum
+NO_TOKEN = "its grammar lets no token follow what the model has written"
+
+
+@dataclass
+class Loading:
+    """A grammar on its way.
+
+    Attributes:
+        made: what came of it: the grammar, or why there is none; None while it loads.
+    """
+
+    made: Grammar | str | None = None
+
+
+class GrammarLoader:
+    """Loads grammars on a thread of its own: opening a backend takes seconds, a grammar
+    milliseconds. The thread starts with the first grammar."""
+
+    def __init__(self, library: Callable[[str], GrammarLibrary]) -> None:
+        """``library``: opens a backend by name. GrammarError."""
+        self._library = library
+        self._asked: queue.SimpleQueue[tuple[NewGrammar, Loading]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def load(self, new: NewGrammar) -> Loading:
+        """Begin to load it."""
+        loading = Loading()
+        self._asked.put((new, loading))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="grammars", daemon=True)
+            self._thread.start()
+        return loading
+
+    def _run(self) -> None:
+        while True:
+            new, loading = self._asked.get()
+            try:
+                loading.made = self._library(new.backend).load(new.data)
+            except BaseException as raised:
+                error = as_failure(raised, f"grammar backend {new.backend}")
+                log.warning("a grammar of %s cannot be loaded", new.backend, exc_info=error)
+                loading.made = f"{type(error).__name__}: {error}"
+
+
+@dataclass
+class Sequence:
+    """A request that is held to a grammar.
+
+    Attributes:
+        failure: why it can go on no more; its next mask lets nothing through.
+    """
+
+    matcher: Matcher
+    failure: str | None = None
+
+    def accept(self, tokens: list[int]) -> None:
+        """Follow what was generated."""
+        for token in tokens:
+            if self.failure is None and not self.matcher.accept(token):
+                self.failure = f"its grammar does not let token {token} follow"
+
+    def fill(self, mask: np.ndarray) -> None:
+        """Which tokens may come next; none after a failure, so that the row fails."""
+        if self.failure is None:
+            try:
+                self.matcher.fill(mask)
+            except GrammarError as error:
+                self.failure = f"its grammar fails: {error}"
+            except BaseException as raised:
+                error_ = as_failure(raised, "a grammar backend")
+                self.failure = f"its grammar fails: {type(error_).__name__}: {error_}"
+        if self.failure is not None:
+            mask[:] = 0
+
+
+MaskedRows: TypeAlias = list[tuple[int, Sequence]]
+"""Of a step: (place among the rows that sample, sequence)."""
+
+
+class Grammars:
+    """All grammars that the front has sent, and the sequences that follow them."""
+
+    def __init__(self, loader: GrammarLoader) -> None:
+        self._loader = loader
+        self._held: dict[int, Loading] = {}
+        self._waiting: list[tuple[Submit, Loading]] = []
+        self._sequences: dict[int, Sequence] = {}
+
+    @property
+    def waits(self) -> bool:
+        """Whether a submit waits for its grammar."""
+        return bool(self._waiting)
+
+    def hold(self, new: NewGrammar) -> None:
+        """The front sent a grammar: submits may name it from now on."""
+        self._held[new.number] = self._loader.load(new)
+
+    def drop(self, number: int) -> None:
+        """The front names it no more. Who has it keeps it."""
+        self._held.pop(number, None)
+
+    def wait_for(self, submit: Submit) -> None:
+        """Put a submit aside until its grammar is loaded: ``take_ready`` gives it back."""
+        loading = self._held.get(submit.grammar) or Loading("the engine does not have it")
+        self._waiting.append((submit, loading))
+
+    def forget_waiting(self, request: int) -> None:
+        """A request was aborted; nothing happens if it does not wait."""
+        if self._waiting:
+            self._waiting = [each for each in self._waiting if each[0].request != request]
+
+    def take_ready(self) -> list[tuple[Submit, Grammar | str]]:
+        """Submits whose grammar is loaded, or with the reason why it cannot be."""
+        if not self._waiting:
+            return []
+        made = [(submit, loading.made) for submit, loading in self._waiting]
+        self._waiting = [each for each in self._waiting if each[1].made is None]
+        return [(submit, grammar) for submit, grammar in made if grammar is not None]
+
+    def begin(self, request: int, grammar: Grammar) -> None:
+        """The scheduler took a submit."""
+        self._sequences[request] = Sequence(grammar.matcher())
+
+    def advance(self, updates: Updates) -> None:
+        """Follow the tokens of all sequences that have a grammar."""
+        if not self._sequences or not len(updates):
+            return
+        starts, tokens = updates.token_start.tolist(), updates.tokens
+        for i, request in enumerate(updates.request.tolist()):
+            if sequence := self._sequences.get(request):
+                sequence.accept(tokens[starts[i] : starts[i + 1]].tolist())
+
+    def end(self, updates: Updates) -> list[tuple[int, str]]:
+        """Forget sequences that are over; why their grammar failed them, if it was that."""
+        if not self._sequences:
+            return []
+        over = [(r, self._sequences.pop(r)) for r, _ in updates.ended() if r in self._sequences]
+        return [(request, sequence.failure or NO_TOKEN) for request, sequence in over]
+
+    def masked(self, plan: Plan, host: Mapping[str, np.ndarray]) -> MaskedRows:
+        """The rows of a step that need a mask."""
+        if not self._sequences or not plan.num_emits:
+            return []
+        emitting = np.flatnonzero(host["row_flags"][: plan.num_rows] & _EMITS)
+        requests = host["row_request"][emitting].tolist()
+        followed = ((e, self._sequences.get(request)) for e, request in enumerate(requests))
+        return [(e, sequence) for e, sequence in followed if sequence is not None]
+
+
+def fill_masks(rows: MaskedRows, buffers: StepBuffers) -> None:
+    """Write the masks of a step's rows, once all tokens before it are known."""
+    for m, (row, sequence) in enumerate(rows):
+        buffers.mask_row[m] = row
+        sequence.fill(buffers.mask[m])
