@@ -29,6 +29,9 @@ COMMANDS = {
         "tokenspeed.cli.plugins:plugins", "What is installed, and whether it is sound."
     ),
     "kernels": _Lazy("tokenspeed.cli.kernels:kernels", "Which kernel serves which op, and why."),
+    "grammar": _Lazy(
+        "tokenspeed.cli.grammar:grammar", "Whether a schema or a grammar can be honoured."
+    ),
     "explain": _Lazy("tokenspeed.cli.explain:explain", "What a launch would choose, and why."),
 }
 

@@ -96,7 +96,7 @@ class Backends:
                 reasons.append(f"{name} {verdict.why}")
                 continue
             try:
-                return self._compile(name, constraint, ready)
+                return self.compile_by(name, constraint, ready)
             except GrammarError as error:
                 reasons.append(f"{name} says: {error}")
         raise GrammarError("; ".join(reasons))
@@ -115,7 +115,10 @@ class Backends:
                 raise GrammarError(f"{name} cannot be opened: {_told(error)}") from error
         return self._libraries[name]
 
-    def _compile(self, name: str, constraint: Constraint, ready: Callable[[], None]) -> Compiled:
+    def compile_by(
+        self, name: str, constraint: Constraint, ready: Callable[[], None] = lambda: None
+    ) -> Compiled:
+        """By one backend, which accepts it. GrammarError."""
         library = self.library(name)
         ready()
         start = time.perf_counter()
