@@ -18,7 +18,7 @@ import torch
 from tokenspeed_sdk import ops
 from tokenspeed_sdk.contracts.kernel import BoundKernel, CallSite, HostStep, Kernel
 from tokenspeed_sdk.contracts.probe import Accept, Decline, Verdict
-from tokenspeed_sdk.ops import OPS
+from tokenspeed_sdk.ops import OPS, int8
 from tokenspeed_sdk.ops.fp8 import dequantize_weight
 from tokenspeed_sdk.testing import TINY, USUAL, Grid, Inputs, Report, check_kernel
 from tokenspeed_sdk.testing.kernel.call_check import relative_error
@@ -239,6 +239,13 @@ def keeps_activations(call: Call) -> Call:
     """Multiplies what it was given, not the codes."""
     return lambda x, codes, scale, bias: ops.linear(
         x, dequantize_weight(codes, scale, x.dtype), bias
+    )
+
+
+def keeps_floats(call: Call) -> Call:
+    """The same of integers."""
+    return lambda x, codes, scale, bias: ops.linear(
+        x, int8.dequantize_weight(codes, scale, x.dtype), bias
     )
 
 
@@ -490,6 +497,8 @@ MUTANTS = [
     ("rope_kv_write@1", rounds_values, "rows1_2", "argument 6, changed in place, differs"),
     ("rope_kv_write@1", clears_pages, "rows1_2", "argument 5, changed in place, is written where"),
     ("linear_fp8@1", keeps_activations, "rows5", "is off by"),
+    ("linear_int8@1", keeps_floats, "rows5", "is off by"),
+    ("linear_int8@1", ignores_scale_row, "rows1-", "is off by"),
     ("add_norm_linear_fp8@1", takes_eps(1e-6), "rows1-", "is off by"),
     ("kv_write_fp8@1", swaps(7), "rows1-", "differs from the reference"),
     ("kv_write_fp8@1", wraps_around, "rows1-", "differs from the reference"),

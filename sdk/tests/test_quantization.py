@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from tokenspeed_sdk import ops
 from tokenspeed_sdk.modeling import (
     BuildContext,
     WeightError,
@@ -19,8 +21,9 @@ from tokenspeed_sdk.modeling import (
     read_quantization,
 )
 from tokenspeed_sdk.modeling.layers.attention import Attention, CachePlace
+from tokenspeed_sdk.modeling.layers.embedding import Embedding, Head
 from tokenspeed_sdk.modeling.layers.linear import Linear
-from tokenspeed_sdk.ops import ReferenceResolver
+from tokenspeed_sdk.ops import ReferenceResolver, int8
 from tokenspeed_sdk.ops.fp8 import DTYPE, dequantize_weight, quantize_weight
 from tokenspeed_sdk.testing.model.runner import plain_device
 
@@ -34,11 +37,14 @@ PARTS = {"gate": 256, "up": 72}
 K = 192
 
 
-def linear(parts: dict[str, int] | None = None) -> Linear:
-    context = BuildContext(
-        ReferenceResolver(), plain_device(), "cpu", "float32", 8, 4, quantization="fp8"
+def context(quantization: str) -> BuildContext:
+    return BuildContext(
+        ReferenceResolver(), plain_device(), "cpu", "float32", 8, 4, quantization=quantization
     )
-    return Linear(context, "mlp.both", k=K, n=parts or PARTS)
+
+
+def linear(parts: dict[str, int] | None = None, quantization: str = "fp8") -> Linear:
+    return Linear(context(quantization), "mlp.both", k=K, n=parts or PARTS)
 
 
 def weight_map(layer: Linear) -> WeightMap:
@@ -88,6 +94,8 @@ def test_other_formats_are_refused(change: dict[str, Any], problem: str) -> None
 def test_contexts_know_their_formats() -> None:
     with pytest.raises(ValueError, match="kv_dtype must be 'float8_e4m3fn' or None; got 'fp8'"):
         BuildContext(ReferenceResolver(), plain_device(), "cpu", "float32", 8, 4, kv_dtype="fp8")
+    with pytest.raises(ValueError, match="quantization must be 'fp8', 'int8' or None; got 'int4'"):
+        context("int4")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -102,6 +110,42 @@ def test_floating_weights_are_quantised_while_they_are_read(
     assert layer.weights[1].equal(scale)
     assert set(report.loaded) == set(tensors)
     assert seen[-1] == (report.bytes, report.bytes) == (328 * K * dtype.itemsize,) * 2
+
+
+def test_integers_are_made_while_floats_are_read(tmp_path: Path) -> None:
+    tensors = {f"mlp.{name}.weight": torch.randn(n, K).bfloat16() for name, n in PARTS.items()}
+    layer = linear(quantization="int8")
+    load_weights(weight_map(layer), store(tmp_path, tensors))
+    whole = torch.cat(list(tensors.values())).float()
+    codes, scale = int8.quantize_weight(whole)
+    assert layer.weights[0].equal(codes)
+    assert layer.weights[1].equal(scale)
+    layer.pack_weights()
+    out = layer.run(x := torch.randn(2, K))
+    assert (out - x @ whole.T).norm() < 0.015 * out.norm()
+
+
+def test_integers_are_not_made_of_codes(tmp_path: Path) -> None:
+    with pytest.raises(WeightError, match=r"mlp\.gate\.weight is F8_E4M3, not one of F64"):
+        load_weights(weight_map(linear(quantization="int8")), store(tmp_path, coded()))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_head_of_integers_is_made_of_what_was_loaded(tmp_path: Path, tied: bool) -> None:
+    embed = Embedding(context("int8"), "embed", vocab=50, hidden=64)
+    head = Head(context("int8"), "head", vocab=50, hidden=64, tied=embed if tied else None)
+    weights = WeightMap()
+    embed.map_weights(weights)
+    head.map_weights(weights)
+    table = torch.randn(50, 64)
+    tensors = {"embed.weight": table} | ({} if tied else {"head.weight": -table})
+    load_weights(weights, store(tmp_path, tensors))
+    embed.pack_weights()
+    head.pack_weights()
+    ids, x = torch.tensor([3, 49]), torch.randn(2, 64)
+    assert embed.run(ids).equal(table[ids])
+    codes, scale = int8.quantize_weight(table if tied else -table)
+    assert head.run(x).equal(ops.linear_int8(x, codes, scale))
 
 
 def test_codes_and_scales_are_loaded_as_they_are(tmp_path: Path) -> None:
@@ -159,11 +203,17 @@ def test_codes_for_a_floating_parameter_are_refused(tmp_path: Path) -> None:
         load_weights(weights, folder)
 
 
-def test_dummy_codes_are_finite_and_as_large_as_other_weights() -> None:
-    layer = linear()
+@pytest.mark.parametrize(
+    ("quantization", "scales", "floats"),
+    [("fp8", 3 * 2, dequantize_weight), ("int8", 6 * 328, int8.dequantize_weight)],
+)
+def test_dummy_codes_are_finite_and_as_large_as_other_weights(
+    quantization: str, scales: int, floats: Callable[..., torch.Tensor]
+) -> None:
+    layer = linear(quantization=quantization)
     weights = weight_map(layer)
-    assert load_dummy(weights) == 328 * K + 4 * 3 * 2
-    values = dequantize_weight(layer.weights[0], layer.weights[1])
+    assert load_dummy(weights) == 328 * K + 4 * scales
+    values = floats(layer.weights[0], layer.weights[1])
     assert bool(values.isfinite().all())
     assert 0.019 < float(values.std()) < 0.021
 

@@ -89,6 +89,21 @@ def test_decode(tiny_llama: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("shared")
+def test_weights(tiny_llama: Path, tmp_path: Path) -> None:
+    work = ("--batch", 1, "--batch", 2, "--repetitions", 1, "--quantization", "int8")
+    report = saved(tmp_path, "weights", tiny_llama, *work)
+    assert [row["what"] for row in report["rows"]] == ["decode, batch 1", "decode, batch 2"]
+    assert all(row["ours"] > 0 and row["theirs"] > 0 for row in report["rows"])
+    assert set(report["samples"]) == {f"step {n} {w}" for n in (1, 2) for w in ("int8", "plain")}
+
+
+def test_weights_wants_to_know_which(tiny_llama: Path) -> None:
+    result = CliRunner().invoke(bench, ["weights", str(tiny_llama)])
+    assert result.exit_code == 2
+    assert "say which format is compared with plain weights: --quantization" in result.output
+
+
+@pytest.mark.usefixtures("shared")
 def test_prefill(tiny_llama: Path, tmp_path: Path) -> None:
     work = ("--tokens", 48, "--tokens", 96, "--repetitions", 3)
     report = saved(tmp_path, "prefill", tiny_llama, *work)

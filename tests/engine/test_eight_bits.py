@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tokenspeed.engine.formats import Formats, warn_of_default_scales
 from tokenspeed_cpu.platform import CpuPlatform
 from tokenspeed_sdk.contracts.platform import Device
 from tokenspeed_sdk.modeling import FP8_KV, LoadReport
-from tokenspeed_sdk.ops.fp8 import dequantize_weight, quantize_weight
+from tokenspeed_sdk.ops import fp8, int8
 from tokenspeed_sdk.testing.platform.devices import ReplayingDevice
 
 BEHIND, ON_AVERAGE = 1.0, 0.1
@@ -34,13 +35,24 @@ BEHIND, ON_AVERAGE = 1.0, 0.1
 of three bits are off by 2.6 % of a product's norm, and this model of large random weights carries
 that far; tokens by chance are 2.5 behind."""
 
+ROUNDINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "fp8": lambda weight: fp8.dequantize_weight(*fp8.quantize_weight(weight)),
+    "int8": lambda weight: int8.dequantize_weight(*int8.quantize_weight(weight)),
+}
+
 SMALL, HOST = 44, 400  # pages, as in test_host_tier
 
 
 @pytest.fixture(scope="module")
-def rounded(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny Llama with the weights that its codes stand for, block by block, fused as served."""
-    tensors = load_file(tiny_llama / "model.safetensors")
+def models(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str | None, Path]:
+    """Quantization to the tiny Llama with the weights that its codes stand for, fused as served."""
+    rounded = {each: tmp_path_factory.mktemp(each) for each in ROUNDINGS}
+    return {None: tiny_llama, **{q: rounded_copy(tiny_llama, rounded[q], q) for q in ROUNDINGS}}
+
+
+def rounded_copy(source: Path, target: Path, quantization: str) -> Path:
+    tensors = load_file(source / "model.safetensors")
+    round_trip = ROUNDINGS[quantization]
     for layer in range(2):
         for block, parts in (
             ("self_attn", ("q_proj", "k_proj", "v_proj")),
@@ -49,12 +61,14 @@ def rounded(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("mlp", ("down_proj",)),
         ):
             names = [f"model.layers.{layer}.{block}.{part}.weight" for part in parts]
-            whole = dequantize_weight(*quantize_weight(torch.cat([tensors[n] for n in names])))
+            whole = round_trip(torch.cat([tensors[n] for n in names]))
             rows = [len(tensors[name]) for name in names]
             tensors |= {
                 n: w.clone() for n, w in zip(names, whole.split_with_sizes(rows), strict=True)
             }
-    return copy(tiny_llama, tmp_path_factory.mktemp("rounded"), tensors)
+    if quantization == "int8":
+        tensors["lm_head.weight"] = round_trip(tensors["lm_head.weight"])
+    return copy(source, target, tensors)
 
 
 @pytest.fixture(scope="module")
@@ -89,10 +103,10 @@ def behind(folder: Path, asked: list[list[int]], mailbox: ScriptedMailbox) -> li
 
 
 @pytest.mark.parametrize("kv_dtype", [None, FP8_KV], ids=["plain-pages", "eight-bit-pages"])
-@pytest.mark.parametrize("quantization", [None, "fp8"], ids=["plain-weights", "eight-bit-weights"])
+@pytest.mark.parametrize("quantization", [None, "fp8", "int8"])
 def test_answers_are_those_of_the_rounded_weights(
     tiny_llama: Path,
-    rounded: Path,
+    models: dict[str | None, Path],
     replaying: ReplayingDevice,
     quantization: str | None,
     kv_dtype: str | None,
@@ -100,7 +114,7 @@ def test_answers_are_those_of_the_rounded_weights(
     asked = prompts(4)
     with engine(tiny_llama, replaying, quantization=quantization, kv_dtype=kv_dtype) as built:
         mailbox = built.run(all_at_once([submit(i, p, 12) for i, p in enumerate(asked)]))
-    gaps = behind(rounded if quantization else tiny_llama, asked, mailbox)
+    gaps = behind(models[quantization], asked, mailbox)
     assert len(gaps) == 48
     exact = quantization is None and kv_dtype is None
     assert max(gaps) <= (1e-3 if exact else BEHIND)
@@ -150,6 +164,7 @@ CODED = {
     [
         ({}, {}, "float32, KV in float32"),
         ({"quantization": "fp8"}, {}, "float32, linears in fp8, KV in float32"),
+        ({"quantization": "int8"}, {}, "float32, linears in int8, KV in float32"),
         ({"kv_cache_dtype": "fp8"}, CODED, "float32, linears in fp8, KV in float8_e4m3fn"),
     ],
 )
@@ -158,6 +173,12 @@ def test_formats_are_those_of_the_options_or_the_checkpoint(
 ) -> None:
     config = EngineConfig(model="m", **options)
     assert str(Formats.choose(config, model, cpu.capabilities)) == text
+
+
+def test_a_checkpoint_of_codes_is_not_quantised_again(cpu: Device) -> None:
+    config = EngineConfig(model="m", quantization="int8")
+    with pytest.raises(ValueError, match=r"checkpoint's are fp8 already: leave --quantization out"):
+        Formats.choose(config, CODED, cpu.capabilities)
 
 
 def test_default_scales_are_told_about_once(caplog: pytest.LogCaptureFixture) -> None:

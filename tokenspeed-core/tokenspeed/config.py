@@ -24,7 +24,7 @@ Seconds = Annotated[float, Meta(gt=0, le=1e9, description="a number above 0, at 
 Port = Annotated[int, Meta(ge=0, le=65535, description="an integer from 0 to 65535")]
 Load = Annotated[Literal["auto", "dummy"], Meta(description='"auto" or "dummy"')]
 Autotune = Annotated[Literal["auto", "off"], Meta(description='"auto" or "off"')]
-Quantization = Annotated[Literal["fp8"], Meta(description='"fp8"')]
+Quantization = Annotated[Literal["fp8", "int8"], Meta(description='"fp8" or "int8"')]
 KvCacheDtype = Annotated[Literal["auto", "fp8"], Meta(description='"auto" or "fp8"')]
 Names = Annotated[tuple[str, ...], Meta(description="a list of texts")]
 Pins = Annotated[dict[str, str], Meta(description="a dict from op to kernel name")]
@@ -68,8 +68,9 @@ class EngineConfig(_Checked, frozen=True, kw_only=True):
         model: folder with config.json, weights and tokenizer.
         load: "auto" reads the folder's weights; "dummy" makes random ones, for measuring.
         dtype: dtype of weights and activations; "auto" takes the platform's first choice.
-        quantization: "fp8" turns the weights of linears into e4m3 with block scales while they are
-            loaded; None takes them as the checkpoint has them.
+        quantization: of the weights of linears, while they are loaded: "fp8" turns them into e4m3
+            with block scales, "int8" into integers with a scale for 32 inputs, the head too; None
+            takes them as the checkpoint has them.
         kv_cache_dtype: "fp8" keeps keys and values in e4m3, half the bytes of bfloat16, with the
             scales of the checkpoint; "auto" in the dtype of the model.
         max_model_len: longest prompt and answer together, in tokens; None takes the model's.

@@ -14,6 +14,7 @@ namespace tokenspeed::cpu {
 enum Status : int { kOk = 0, kUnsupported = -1, kNoMemory = -2 };
 
 constexpr int kPanel = 16;  // outputs that lie side by side in a packed weight
+constexpr int kGroup = 32;  // features that share a scale in a weight of eight-bit codes
 
 struct LinearArgs {
   const float* x;       // [rows, k]
@@ -27,6 +28,23 @@ struct LinearArgs {
 struct PackArgs {
   const float* weight;  // [n, k]
   float* packed;        // [ceil(n / 16), k, 16]
+  int64_t weight_row, weight_column;  // strides
+  int64_t n, k;
+};
+
+struct LinearInt8Args {
+  const float* x;         // [rows, k]
+  const uint8_t* packed;  // [ceil(n / 16), ceil(k / 32), 8, 16, 4], codes plus 128
+  const float* scale;     // [ceil(k / 32), n]
+  const float* bias;      // [n] or null
+  float* out;             // [rows, n]
+  int64_t x_stride, scale_stride, out_stride;
+  int64_t rows, n, k;
+};
+
+struct PackInt8Args {
+  const int8_t* weight;               // [n, k]
+  uint8_t* packed;                    // [ceil(n / 16), ceil(k / 32), 8, 16, 4]
   int64_t weight_row, weight_column;  // strides
   int64_t n, k;
 };
@@ -128,6 +146,8 @@ struct SampleArgs {
 struct Kernels {
   int (*linear)(const LinearArgs&);
   int (*pack)(const PackArgs&);
+  int (*linear_int8)(const LinearInt8Args&);
+  int (*pack_int8)(const PackInt8Args&);
   int (*embedding)(const EmbeddingArgs&);
   int (*gather)(const GatherArgs&);
   int (*norm)(const NormArgs&);

@@ -44,10 +44,12 @@ bool has_v4() {
          __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512vl");
 }
+bool has_v4_vnni() { return has_v4() && __builtin_cpu_supports("avx512vnni"); }
 #endif
 
 bool runs_here(const char* name) {
 #if defined(__x86_64__)
+  if (!std::strcmp(name, "v4_vnni")) return has_v4_vnni();
   if (!std::strcmp(name, "v4")) return has_v4();
   if (!std::strcmp(name, "v3")) return has_v3();
   if (!std::strcmp(name, "v2")) return has_v2();

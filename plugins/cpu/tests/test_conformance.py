@@ -47,5 +47,5 @@ CASES = (
 own = partial(kernel_conformance, kernels, names=["cpu"])
 each_isa = pytest.mark.usefixtures("isa")
 test_kernels = each_isa(own(grid=GRID, cases=CASES))
-test_linear_tiles = each_isa(own(grid=TILES, ops=["linear@1"]))
+test_linear_tiles = each_isa(own(grid=TILES, ops=["linear@1", "linear_int8@1"]))
 test_linear_of_torch = kernel_conformance(kernels, names=["onednn", "torch"])

@@ -22,7 +22,11 @@ from tokenspeed_cpu.stream import CpuStream
 if TYPE_CHECKING:
     import torch
 
-FEATURES = {"v4": ("avx2", "avx512"), "v3": ("avx2",)}
+FEATURES = {
+    "v4_vnni": ("avx2", "avx512", "avx512_vnni"),
+    "v4": ("avx2", "avx512"),
+    "v3": ("avx2",),
+}
 
 
 class CpuDevice:

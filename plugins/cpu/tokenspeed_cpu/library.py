@@ -16,7 +16,7 @@ from tokenspeed_sdk.native import Library, LibraryError, find_library, open_libr
 PACKAGE = "tokenspeed_cpu"
 FILE = "libtokenspeed_cpu.so"
 
-ARCH = {"v4": "x86-64-v4", "v3": "x86-64-v3", "v2": "x86-64-v2"}
+ARCH = {"v4_vnni": "x86-64-v4", "v4": "x86-64-v4", "v3": "x86-64-v3", "v2": "x86-64-v2"}
 """Instruction sets of the library by the name that people know; others keep their own."""
 
 

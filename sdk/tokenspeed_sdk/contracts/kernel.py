@@ -35,6 +35,7 @@ PUBLIC_OPS = (
     "kv_write_fp8@1",
     "linear@1",
     "linear_fp8@1",
+    "linear_int8@1",
     "mask_logits@1",
     "page_table_update@1",
     "rms_norm@1",

@@ -10,13 +10,17 @@ from tokenspeed_sdk.modeling.dummy import load_dummy
 from tokenspeed_sdk.modeling.graph import Graph, Step
 from tokenspeed_sdk.modeling.layer import Layer
 from tokenspeed_sdk.modeling.loader import LoadReport, load_weights
-from tokenspeed_sdk.modeling.quantization import FP8, FP8_KV, read_quantization
+from tokenspeed_sdk.modeling.quantization import FP8, FP8_KV, INT8, QUANTIZATIONS, read_quantization
 from tokenspeed_sdk.modeling.rope import RopeConfig, read_rope
+from tokenspeed_sdk.modeling.weight_formats import WEIGHT_FORMATS
 from tokenspeed_sdk.modeling.weights import WeightError, WeightMap
 
 __all__ = [
     "FP8",
     "FP8_KV",
+    "INT8",
+    "QUANTIZATIONS",
+    "WEIGHT_FORMATS",
     "BuildContext",
     "CacheView",
     "CausalLM",

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Fill weights of e4m3 codes: with those of a checkpoint, or by quantising it while it is read.
+"""Fill weights of codes: with those of a checkpoint, or by quantising it while it is read.
 
-A checkpoint that is quantised holds, beside each ``weight`` of codes, its ``weight_scale_inv``:
-what the codes of a block of 128 x 128 are multiplied with. One that is not holds floating weights.
-At most one weight is in memory twice.
+A checkpoint that is quantised holds, beside each ``weight`` of e4m3 codes, ``weight_scale_inv``:
+what the codes of a block of 128 x 128 are multiplied with. One that is not holds floating weights,
+of which codes of any format are made. At most one weight is in memory twice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from tokenspeed_sdk.modeling.checkpoint import CODES, FLOAT_BYTES, Checkpoint
 from tokenspeed_sdk.modeling.weights import WeightMap
-from tokenspeed_sdk.ops.fp8 import BLOCK, quantize_weight
+from tokenspeed_sdk.ops.fp8 import BLOCK
 
 SCALE = "_scale_inv"
 """Behind the name of a tensor of codes: the name of its scales."""
@@ -77,6 +77,6 @@ def fill_codes(
         scale.copy_(torch.cat([checkpoint.read(source + SCALE).float() for source in sources]))
         return
     whole = torch.cat([checkpoint.read(source).to(codes.device) for source in sources])
-    made_codes, made_scale = quantize_weight(whole)
+    made_codes, made_scale = weights.formats[parameter].quantize(whole)
     codes.copy_(made_codes)
     scale.copy_(made_scale)

@@ -15,7 +15,7 @@ from tokenspeed_sdk.contracts.kernel import (
     Trait,
 )
 from tokenspeed_sdk.contracts.platform import Capabilities
-from tokenspeed_sdk.modeling.quantization import FP8, FP8_KV
+from tokenspeed_sdk.modeling.quantization import FP8_KV, QUANTIZATIONS
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class BuildContext:
         dtype: dtype of parameters and activations, such as "float32".
         max_model_len: longest sequence that will be served, in tokens.
         page_size: tokens per KV page; the caches of every batch have it.
-        quantization: format of the weights of linears: "fp8", or None for ``dtype``. Embeddings and
-            head stay in ``dtype``.
+        quantization: format of the weights of linears: "fp8", "int8", or None for ``dtype``.
+            Embeddings stay in ``dtype``, and with "fp8" the head.
         kv_dtype: dtype of the caches: "float8_e4m3fn", or None for ``dtype``.
     """
 
@@ -55,10 +55,14 @@ class BuildContext:
 
     def __post_init__(self) -> None:
         """ValueError: a format that no layer knows."""
-        formats = (("quantization", self.quantization, FP8), ("kv_dtype", self.kv_dtype, FP8_KV))
+        formats = (
+            ("quantization", self.quantization, QUANTIZATIONS),
+            ("kv_dtype", self.kv_dtype, (FP8_KV,)),
+        )
         for name, value, known in formats:
-            if value not in (None, known):
-                raise ValueError(f"{name} must be {known!r} or None; got {value!r}")
+            if value is not None and value not in known:
+                listed = ", ".join(map(repr, known))
+                raise ValueError(f"{name} must be {listed} or None; got {value!r}")
 
     @property
     def cache_dtype(self) -> str:

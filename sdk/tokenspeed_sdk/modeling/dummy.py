@@ -12,13 +12,16 @@ SPREAD = 0.02
 """Standard deviation of matrices, about that of trained ones; it keeps activations finite."""
 
 CODE_SPREAD = 32.0
-"""The same of codes: 14 of it are the largest code, which no noise reaches."""
+"""The same of codes: 14 of it are the largest of e4m3, 4 the largest integer."""
+
+MOST = 127
+"""Integers end there."""
 
 
 def load_dummy(weights: WeightMap, seed: int = 0) -> int:
     """Fill every parameter: vectors of norms and biases with ones, the rest with normal noise.
 
-    The noise of e4m3 codes is as fine as their range allows, and their scales bring it down to the
+    The noise of codes is as fine as their range allows, and their scales bring it down to the
     spread of the others.
 
     Returns:
@@ -32,7 +35,8 @@ def load_dummy(weights: WeightMap, seed: int = 0) -> int:
             generators[device] = torch.Generator(device).manual_seed(seed)
         if name in weights.scales:
             noise = torch.empty_like(parameter, dtype=torch.bfloat16)
-            parameter.copy_(noise.normal_(0.0, CODE_SPREAD, generator=generators[device]))
+            noise.normal_(0.0, CODE_SPREAD, generator=generators[device])
+            parameter.copy_(noise.clamp_(-MOST, MOST))
             weights.scales[name].fill_(SPREAD / CODE_SPREAD)
         elif parameter.dim() == 1:
             parameter.fill_(1.0)

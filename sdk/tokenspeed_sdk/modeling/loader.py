@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import torch
 
-from tokenspeed_sdk.modeling.checkpoint import CODES, FLOAT_BYTES, Checkpoint
+from tokenspeed_sdk.modeling.checkpoint import FLOAT_BYTES, Checkpoint
 from tokenspeed_sdk.modeling.coded import coded_parts, fill_codes, misfits, scale_names
 from tokenspeed_sdk.modeling.weights import WeightError, WeightMap
 
@@ -149,7 +149,8 @@ def _inconvertible(
 ) -> Iterable[str]:
     for target, source in origin.items():
         dtype = checkpoint.entries[source].dtype
-        coded = dtype == CODES and weights.slices[target].parameter in weights.scales
+        format = weights.formats.get(weights.slices[target].parameter)
+        coded = format is not None and dtype == format.stored
         if dtype not in FLOAT_BYTES and not coded:
             yield f"{source} is {dtype}, not one of {', '.join(FLOAT_BYTES)}"
 

@@ -13,6 +13,12 @@ from tokenspeed_sdk.modeling.config import ConfigReader
 FP8 = "fp8"
 """Weights of linears in e4m3 with a scale for each block of 128 x 128; see ``linear_fp8@1``."""
 
+INT8 = "int8"
+"""Linears and head of integers, with a scale for 32 inputs of an output; see ``linear_int8@1``."""
+
+QUANTIZATIONS = (FP8, INT8)
+"""All that weights of linears may have."""
+
 FP8_KV = "float8_e4m3fn"
 """KV in e4m3 with a scale for the keys and one for the values of each layer."""
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from tokenspeed_sdk.modeling.weight_formats import WeightFormat
+
 
 class WeightError(ValueError):
     """A checkpoint and a model that do not fit; names tensors and parameters."""
@@ -37,7 +39,8 @@ class WeightMap:
         parameters: parameter name -> the tensor to fill.
         slices: checkpoint tensor name -> the part that it fills.
         ties: name of a tied tensor -> name of the one whose content it shares.
-        scales: name of a parameter of e4m3 codes -> the scales of its blocks; see ``add_coded``.
+        scales: name of a parameter of codes -> their scales; see ``add_coded``.
+        formats: the same -> what codes and scales are.
         defaults: parameter name -> what it holds where the checkpoint has no tensor for it.
         unneeded: checkpoint tensors that a layer knows and does not read.
     """
@@ -47,6 +50,7 @@ class WeightMap:
     slices: dict[str, Slice] = field(default_factory=dict)
     ties: dict[str, str] = field(default_factory=dict)
     scales: dict[str, torch.Tensor] = field(default_factory=dict)
+    formats: dict[str, WeightFormat] = field(default_factory=dict)
     unneeded: set[str] = field(default_factory=set)
     defaults: dict[str, float] = field(default_factory=dict)
 
@@ -94,14 +98,14 @@ class WeightMap:
         name: str,
         codes: torch.Tensor,
         scale: torch.Tensor,
+        format: WeightFormat,
         sources: Mapping[str, int] | None = None,
     ) -> None:
-        """Add a weight of e4m3 codes, filled by codes and scales or by floating weights.
+        """Add a weight of codes, filled by codes and scales or by floating weights.
 
         Args:
             name: of the codes; their scales are the parameter ``name`` + "_scale".
-            codes: [N, K] float8_e4m3fn.
-            scale: [ceil(N / 128), ceil(K / 128)] float32.
+            codes, scale: [N, K] and the scales, as ``format`` makes them.
             sources: as in ``add``.
 
         Raises:
@@ -110,6 +114,7 @@ class WeightMap:
         self.add(name, codes, sources)
         self.parameters[f"{name}_scale"] = scale
         self.scales[name] = scale
+        self.formats[name] = format
 
     def tie(self, name: str, to: str) -> None:
         """State that tensor ``name`` is the same as ``to``: either fills the parameter.

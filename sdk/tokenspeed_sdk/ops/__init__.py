@@ -24,6 +24,7 @@ from tokenspeed_sdk.ops.kv_write import kv_write
 from tokenspeed_sdk.ops.kv_write_fp8 import kv_write_fp8
 from tokenspeed_sdk.ops.linear import linear
 from tokenspeed_sdk.ops.linear_fp8 import linear_fp8
+from tokenspeed_sdk.ops.linear_int8 import linear_int8
 from tokenspeed_sdk.ops.mask_logits import mask_logits
 from tokenspeed_sdk.ops.norm import add_rms_norm, rms_norm
 from tokenspeed_sdk.ops.op import Op
@@ -51,6 +52,7 @@ __all__ = [
     "kv_write_fp8",
     "linear",
     "linear_fp8",
+    "linear_int8",
     "mask_logits",
     "page_table_update",
     "rms_norm",

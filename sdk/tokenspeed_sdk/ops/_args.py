@@ -9,6 +9,7 @@ import torch
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 FLOAT32 = (torch.float32,)
 E4M3 = (torch.float8_e4m3fn,)
+INT8 = (torch.int8,)
 INT32 = (torch.int32,)
 INT64 = (torch.int64,)
 

@@ -18,6 +18,7 @@ from tokenspeed_sdk.ops.kv_write import KV_WRITE
 from tokenspeed_sdk.ops.kv_write_fp8 import KV_WRITE_FP8
 from tokenspeed_sdk.ops.linear import LINEAR
 from tokenspeed_sdk.ops.linear_fp8 import LINEAR_FP8
+from tokenspeed_sdk.ops.linear_int8 import LINEAR_INT8
 from tokenspeed_sdk.ops.mask_logits import MASK_LOGITS
 from tokenspeed_sdk.ops.norm import ADD_RMS_NORM, RMS_NORM
 from tokenspeed_sdk.ops.op import Op
@@ -34,6 +35,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
             EMBEDDING,
             LINEAR,
             LINEAR_FP8,
+            LINEAR_INT8,
             RMS_NORM,
             ADD_RMS_NORM,
             ADD_NORM_LINEAR,

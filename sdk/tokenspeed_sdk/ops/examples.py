@@ -30,6 +30,7 @@ TABLE_TOKENS = 32768
 
 FP8 = torch.float8_e4m3fn
 FP8_BLOCK = 128
+INT8_GROUP = 32
 
 
 def linear(site: CallSite, rows: int, device: str) -> Calls:
@@ -49,6 +50,16 @@ def linear_fp8(site: CallSite, rows: int, device: str) -> Calls:
     scale = torch.full(blocks, k**-0.5, dtype=torch.float32, device=device)
     x, weight = _random((rows, k), dtype, device), _random((n, k), torch.bfloat16, device)
     return ((x, weight.to(FP8), scale, bias),)
+
+
+def linear_int8(site: CallSite, rows: int, device: str) -> Calls:
+    """The same with a weight of integers and a scale for each of its groups."""
+    n, k = _number(site, "n"), _number(site, "k")
+    dtype = _dtype(site)
+    bias = _random((n,), dtype, device) if site.traits["bias"] else None
+    weight = torch.randint(-127, 128, (n, k), dtype=torch.int8, device=device)
+    scale = torch.full((-(-k // INT8_GROUP), n), k**-0.5 / 64, device=device)
+    return ((_random((rows, k), dtype, device), weight, scale, bias),)
 
 
 def attention_decode(site: CallSite, rows: int, device: str) -> Calls:

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 
 import torch
 from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE
-from tokenspeed_sdk.ops import fp8
 
-from tokenspeed.bench.model_sites import LINEAR, LINEAR_FP8, number
+from tokenspeed.bench.model_sites import CODED, LINEARS, number
 from tokenspeed.registry.autotune import Autotuner
 from tokenspeed.registry.kernels import KernelRegistry
 
@@ -57,7 +56,7 @@ class DeviceLinears:
         """``sites``: all of the model's."""
         self._device = device
         self._stream = device.stream()
-        linears = [site for site in sites if site.op in (LINEAR, LINEAR_FP8)]
+        linears = [site for site in sites if site.op in LINEARS]
         self._dtype = getattr(torch, linears[0].dtype)
         tuner = Autotuner.on(device, plan.engine.autotune)
         registry = KernelRegistry(plan.plugins, plan.engine.pins, tuner=tuner)
@@ -94,8 +93,8 @@ class DeviceLinears:
         plain = self._random(n, k, k**-0.5)
         bias = self._random(1, n, 1.0)[0] if site.traits.get("bias") else None
         weights: tuple[torch.Tensor, ...] = (plain,)
-        if site.op == LINEAR_FP8:
-            weights = fp8.quantize_weight(plain)
+        if (coded := CODED.get(site.op)) is not None:
+            weights = coded.quantize(plain)
         packed = (binding.pack_weight(weights[0]), *weights[1:])
         return _Linear(
             k,

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenspeed_sdk.modeling import BuildContext
+from tokenspeed_sdk.modeling import WEIGHT_FORMATS, BuildContext
 
 from tokenspeed.bench.floors import Sizes
 from tokenspeed.engine.formats import Formats
@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from tokenspeed.process.launch import LaunchPlan
     from tokenspeed.registry.kernels import KernelRegistry
 
-LINEAR, LINEAR_FP8 = "linear@1", "linear_fp8@1"
+LINEAR = "linear@1"
+CODED = {each.linear_op: each for each in WEIGHT_FORMATS.values()}
+"""Linears of codes: op to what their weights are."""
+
+LINEARS = (LINEAR, *CODED)
 PREFILL_ATTENTION = "attention_prefill"
 
 
@@ -50,7 +54,7 @@ def sizes(sites: Iterable[CallSite], vocab_size: int) -> Sizes:
     """The model's sizes; the head is the linear layer with a row for each token id."""
     layers = head = pairs = 0
     for site in sites:
-        if site.op in (LINEAR, LINEAR_FP8):
+        if site.op in LINEARS:
             n, k = number(site, "n"), number(site, "k")
             if n == vocab_size:
                 head += n * k

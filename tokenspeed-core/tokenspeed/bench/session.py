@@ -94,7 +94,7 @@ def _measured(
 
     from tokenspeed.bench.device_linears import DeviceLinears
     from tokenspeed.bench.device_rates import DeviceRates
-    from tokenspeed.bench.model_sites import LINEAR_FP8, heads, model_sites, sizes
+    from tokenspeed.bench.model_sites import CODED, heads, model_sites, sizes
     from tokenspeed.registry.kernels import KernelRegistry
 
     device = platform.open()
@@ -109,7 +109,7 @@ def _measured(
     weight_bytes = linears.weight_bytes
     del linears
     device_rates = DeviceRates(device, sites[0].dtype)
-    coded = any(site.op == LINEAR_FP8 for site in sites)
+    coded = any(site.op in CODED for site in sites)
     rates = Rates(
         linears_s={
             count: min(statistics.median(taken[count]), statistics.median(by_torch[count]))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""ts bench decode, prefill, agentic, suite: an engine alone, on the device that it takes."""
+"""ts bench decode, weights, prefill, agentic, suite: an engine alone, on the device it takes."""
 
 from __future__ import annotations
 
@@ -100,6 +100,38 @@ def decode(
         progress=say,
     )
     finish(report, save, check, plot)
+
+
+@click.command()
+@_folder
+@_counts("--batch", "batches", (1, 2, 4, 8, 16))
+@click.option(
+    "--text",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="Also the perplexity of this file's first 1024 tokens.",
+)
+@click.option("--repetitions", type=COUNT, default=5, show_default=True)
+@engine_options
+@save_option
+@check_option
+def weights(
+    folder: str,
+    batches: tuple[int, ...],
+    text: Path | None,
+    repetitions: int,
+    save: Path | None,
+    check: bool,
+    **options: Any,
+) -> None:
+    """A --quantization beside plain weights: decode steps in turns, and the loss in quality."""
+    from tokenspeed.bench.weights import run
+
+    config = engine_config(folder, options)
+    if config.quantization is None:
+        raise click.UsageError("say which format is compared with plain weights: --quantization")
+    _check_room(config, max(batches), 1)
+    report = run(config, batches=batches, repetitions=repetitions, text=text, progress=say)
+    finish(report, save, check)
 
 
 @click.command()

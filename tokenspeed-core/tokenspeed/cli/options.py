@@ -19,7 +19,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _DEFAULTS = EngineConfig(model="")
 AUTOTUNE = ("auto", "off")
-FORMATS = ("fp8",)
+FORMATS = ("fp8", "int8")
 KV_DTYPES = ("auto", "fp8")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -213,7 +213,8 @@ _OPTIONS = (
     click.option(
         "--quantization",
         type=click.Choice(FORMATS),
-        help="Quantise the weights of linears while they are loaded; by default as they are.",
+        help="Quantise the weights of linears while they are loaded: fp8 for GPUs, int8 for CPUs; "
+        "by default as they are.",
     ),
     click.option(
         "--kv-cache-dtype",

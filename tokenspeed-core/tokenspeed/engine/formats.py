@@ -50,7 +50,7 @@ class Formats:
         """
         return cls(
             _dtype(config, device),
-            config.quantization or read_quantization(model),
+            _quantization(config, model),
             FP8_KV if config.kv_cache_dtype == "fp8" else None,
         )
 
@@ -70,6 +70,16 @@ def warn_of_default_scales(report: LoadReport, model: str) -> None:
             len(report.defaulted),
             report.defaulted[0],
         )
+
+
+def _quantization(config: EngineConfig, model: Mapping[str, Any]) -> str | None:
+    stored = read_quantization(model)
+    if stored and config.quantization not in (None, stored):
+        raise ValueError(
+            f"--quantization {config.quantization} needs floating weights; the checkpoint's are "
+            f"{stored} already: leave --quantization out"
+        )
+    return config.quantization or stored
 
 
 def _dtype(config: EngineConfig, device: Capabilities) -> str:

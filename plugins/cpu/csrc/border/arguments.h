@@ -32,6 +32,11 @@ struct TypeOf<int32_t> {
   static constexpr const char* name = "int32";
 };
 template <>
+struct TypeOf<uint8_t> {
+  static constexpr int code = TS_UNSIGNED, bits = 8;
+  static constexpr const char* name = "uint8";
+};
+template <>
 struct TypeOf<int64_t> {
   static constexpr int code = TS_SIGNED, bits = 64;
   static constexpr const char* name = "int64";

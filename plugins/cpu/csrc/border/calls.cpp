@@ -121,6 +121,26 @@ int run_linear(const ts_call* call) {
   return compute(call, &Kernels::linear, a);
 }
 
+int run_linear_int8(const ts_call* call) {
+  Arguments in(call);
+  LinearInt8Args a{};
+  a.rows = a.n = a.k = kAny;
+  int64_t panels = kAny, groups = kAny, codes = kGroup * kPanel;
+  a.packed = in.tensor<uint8_t>(1, "packed weight", {&panels, &groups, &codes}).data;
+  const auto x = in.tensor<float>(0, "x", {&a.rows, &a.k});
+  a.out = in.tensor<float>(4, "result", {&a.rows, &a.n}).data;
+  const auto scale = in.tensor<float>(2, "weight_scale", {&groups, &a.n});
+  a.bias = in.optional<float>(3, "bias", {&a.n}).data;
+  if (in.status() != TS_OK) return in.status();
+  if (groups != (a.k + kGroup - 1) / kGroup || panels != (a.n + kPanel - 1) / kPanel) {
+    return ts_fail(&call->error, TS_INVALID, "the packed weight is not that of this site");
+  }
+  a.x = x.data, a.scale = scale.data;
+  a.x_stride = x.strides[0], a.scale_stride = scale.strides[0];
+  a.out_stride = a.n;
+  return compute(call, &Kernels::linear_int8, a);
+}
+
 int run_rms_norm(const ts_call* call) {
   Arguments in(call);
   NormArgs a{};
@@ -276,6 +296,29 @@ int pack_panels(ts_pack* pack) {
   a.weight_row = weight.strides[0], a.weight_column = weight.strides[1];
   a.n = n, a.k = k;
   kernels()->pack(a);
+  return TS_OK;
+}
+
+int pack_int8_panels(ts_pack* pack) {
+  const ts_tensor& weight = *pack->weight;
+  if (weight.ndim != 2 || !ts_is_dtype(&weight, TS_SIGNED, 8)) {
+    return ts_fail(&pack->error, TS_INVALID, "a weight of codes must be a matrix of int8");
+  }
+  const int64_t n = weight.shape[0], k = weight.shape[1];
+  if (!pack->packed) {
+    pack->ndim = 3;
+    pack->shape[0] = (n + kPanel - 1) / kPanel, pack->shape[1] = (k + kGroup - 1) / kGroup;
+    pack->shape[2] = kGroup * kPanel;
+    pack->dtype = {TS_UNSIGNED, 8, 1};
+    return TS_OK;
+  }
+  const ThreadLimit limit(pack->threads);
+  PackInt8Args a{};
+  a.weight = static_cast<const int8_t*>(ts_data(&weight));
+  a.packed = static_cast<uint8_t*>(ts_data(pack->packed));
+  a.weight_row = weight.strides[0], a.weight_column = weight.strides[1];
+  a.n = n, a.k = k;
+  kernels()->pack_int8(a);
   return TS_OK;
 }
 

@@ -10,6 +10,7 @@ namespace tokenspeed::cpu {
 // The order of a call's tensors and scalars is that of the op's page, results last.
 int run_embedding(const ts_call* call);
 int run_linear(const ts_call* call);
+int run_linear_int8(const ts_call* call);
 int run_rms_norm(const ts_call* call);
 int run_add_rms_norm(const ts_call* call);
 int run_rope(const ts_call* call);
@@ -23,5 +24,7 @@ int run_mask_logits(const ts_call* call);
 
 // Lays a weight [n, k] out in panels [ceil(n / 16), k, 16].
 int pack_panels(ts_pack* pack);
+// Lays codes [n, k] out in panels of groups [ceil(n / 16), ceil(k / 32), 512].
+int pack_int8_panels(ts_pack* pack);
 
 }  // namespace tokenspeed::cpu

@@ -72,6 +72,13 @@ void accept_linear(const ts_site* site, ts_verdict* verdict) {
   }
 }
 
+void accept_linear_int8(const ts_site* site, ts_verdict* verdict) {
+  if (!serves(site, verdict, refuses_nothing)) return;
+  const bool exact = !std::strcmp(isa(), "v4_vnni");
+  ts_accept(verdict, kScore, "multiplies %s; C++ compiled for %s",
+            exact ? "bytes by AVX-512 VNNI" : "codes as floats, which this CPU has", site->arch);
+}
+
 // ---- What takes over 100 us -------------------------------------------------------------------
 
 constexpr int64_t kBytes = 1000000;  // a call that moves more
@@ -98,6 +105,13 @@ int multiplies_much(const ts_call* call) {
   const int64_t weight = elements(call, 1);
   const ts_tensor* x = call->tensors[0];
   return weight * 4 > kBytes || (x->ndim == 2 && x->shape[0] * weight > 4 * kBytes);
+}
+
+// Eight-bit products cost a quarter of that at most.
+int multiplies_much_int8(const ts_call* call) {
+  const int64_t weight = elements(call, 1);
+  const ts_tensor* x = call->tensors[0];
+  return weight > kBytes || (x->ndim == 2 && x->shape[0] * weight > 8 * kBytes);
 }
 
 int attends_much(const ts_call* call) {
@@ -139,6 +153,8 @@ constexpr ts_kernel kernel(const char* op, decltype(ts_kernel::accept) accept,
 constexpr ts_kernel kKernels[] = {
     kernel("embedding@1", accept<refuses_nothing>, run_embedding, embeds_much, pack_panels),
     kernel("linear@1", accept_linear, run_linear, multiplies_much, pack_panels),
+    kernel("linear_int8@1", accept_linear_int8, run_linear_int8, multiplies_much_int8,
+           pack_int8_panels),
     kernel("rms_norm@1", accept<refuses_nothing>, run_rms_norm, moves_much<0, 8>),
     kernel("add_rms_norm@1", accept<refuses_nothing>, run_add_rms_norm, moves_much<0, 16>),
     kernel("rope@1", accept<refuses_odd_rotary>, run_rope, rotates_much),

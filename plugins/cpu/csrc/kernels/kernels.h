@@ -9,6 +9,8 @@ namespace tokenspeed::cpu::TS_ISA {
 
 int linear(const LinearArgs& a);
 int pack(const PackArgs& a);
+int linear_int8(const LinearInt8Args& a);
+int pack_int8(const PackInt8Args& a);
 int embedding(const EmbeddingArgs& a);
 int gather(const GatherArgs& a);
 int norm(const NormArgs& a);

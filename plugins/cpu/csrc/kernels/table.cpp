@@ -5,9 +5,20 @@
 namespace tokenspeed::cpu::TS_ISA {
 
 Kernels kernels() {
-  return {linear, pack,     embedding,         gather,           norm,
-          rope,   kv_write, attention_prefill, attention_decode, silu_and_mul,
-          sample, mask_logits};
+  return {linear,
+          pack,
+          linear_int8,
+          pack_int8,
+          embedding,
+          gather,
+          norm,
+          rope,
+          kv_write,
+          attention_prefill,
+          attention_decode,
+          silu_and_mul,
+          sample,
+          mask_logits};
 }
 
 }  // namespace tokenspeed::cpu::TS_ISA

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Weights in panels, the one layout that linear and embedding read: where they lie."""
+"""Weights in panels, the one layout that linear and embedding read, and codes: where they lie."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tokenspeed_sdk.native.kernel import NativeKernel
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tokenspeed_cpu.kernels.arena import arena
+
+FLOAT = torch.float32.itemsize
 
 _packed = WeakTensorKeyDictionary()
 # Panels of every plain weight that is still alive. A head that is tied to an embedding passes the
@@ -34,12 +36,17 @@ class PanelKernel:
         return self._kernel.bind(site)
 
     def pack_weight(self, site: CallSite, weight: torch.Tensor) -> torch.Tensor:
-        """[N, K] float32 -> [ceil(N / 16), K, 16]: panel, k, output; zeros behind output N."""
+        """[N, K] float32 -> [ceil(N / 16), K, 16]: panel, k, output; zeros behind output N.
+
+        int8 -> [ceil(N / 16), ceil(K / 32), 512] uint8: panel, group; in it four k, output, k.
+        """
         known: torch.Tensor | None = _packed.get(weight)  # type: ignore[no-untyped-call]
         if known is not None:
             return known
-        shape, _ = self._kernel.packed_layout(site, weight)
-        packed = arena().take(math.prod(shape)).view(shape)
+        shape, dtype = self._kernel.packed_layout(site, weight)
+        count = math.prod(shape)
+        floats = -(-count * dtype.itemsize // FLOAT)
+        packed = arena().take(floats).view(dtype)[:count].view(shape)
         self._kernel.pack_into(site, weight, packed)
         _packed[weight] = packed
         return packed

@@ -10,6 +10,7 @@ from tokenspeed_sdk.modeling.context import BuildContext
 from tokenspeed_sdk.modeling.dtypes import torch_dtype
 from tokenspeed_sdk.modeling.layer import Layer
 from tokenspeed_sdk.modeling.placement import Replicate
+from tokenspeed_sdk.modeling.weight_formats import WEIGHT_FORMATS
 from tokenspeed_sdk.modeling.weights import WeightMap
 
 
@@ -39,7 +40,8 @@ class Head(Layer):
 
     Tied to an embedding, it loads nothing and starts with the same storage. Its kernel packs that
     for itself: where packing returns the plain layout the two go on sharing it, else the head owns
-    one packed copy (vocab * hidden elements) beside the embedding's table.
+    one packed copy (vocab * hidden elements) beside the embedding's table. Of codes, it makes them
+    of what was loaded before it packs them.
     """
 
     def __init__(
@@ -52,14 +54,18 @@ class Head(Layer):
         tied: Embedding | None = None,
     ) -> None:
         super().__init__(name, (Replicate(),), (Replicate(),))
-        binding = context.bind("linear@1", name, n=vocab, k=hidden, bias=False)
+        found = WEIGHT_FORMATS.get(context.quantization or "")
+        self._format = found if found is not None and found.codes_head else None
+        op = "linear@1" if self._format is None else self._format.linear_op
+        binding = context.bind(op, name, n=vocab, k=hidden, bias=False)
         self.weight = _table(context, vocab, hidden) if tied is None else tied.weight
         self._tied_to = None if tied is None else tied.name
+        self.scales: tuple[torch.Tensor, ...] = ()
         self._linear = binding.call
         self._pack = binding.pack_weight
 
     def run(self, hidden: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self._linear(hidden, self.weight, None)
+        out: torch.Tensor = self._linear(hidden, self.weight, *self.scales, None)
         return out.float()
 
     def map_weights(self, weights: WeightMap) -> None:
@@ -69,6 +75,9 @@ class Head(Layer):
             weights.tie(f"{self.name}.weight", f"{self._tied_to}.weight")
 
     def pack_weights(self) -> None:
+        if self._format is not None:
+            self.weight, scale = self._format.quantize(self.weight)
+            self.scales = (scale,)
         self.weight = self._pack(self.weight)
 
 

@@ -25,6 +25,7 @@ from tokenspeed_sdk.modeling.layers.norm import AddRMSNorm, RMSNorm
 from tokenspeed_sdk.modeling.layers.rope import Rope
 from tokenspeed_sdk.modeling.placement import Replicate
 from tokenspeed_sdk.modeling.rows import Rows
+from tokenspeed_sdk.ops import OPS
 
 MOST_ROWS = 32
 """Of ``AddNormLinear``'s launch. There, reading the weight is all that takes time; with more rows
@@ -71,10 +72,13 @@ class AddNormLinear(Layer):
         activation: SiluAndMul | None = None,
     ) -> Self | None:
         """Of a norm and the linear behind it; of a linear of gate and up, the activation too."""
+        op = f"add_norm_{linear.op}"
+        if op not in OPS:
+            return None
         gated = activation is not None
         parts = ("add_rms_norm@1", linear.op, *(("silu_and_mul@1",) if gated else ()))
         binding = context.bind_fused(
-            f"add_norm_{linear.op}",
+            op,
             fused_name((norm, linear, activation) if activation else (norm, linear)),
             parts,
             {**linear.traits, "gated": gated},

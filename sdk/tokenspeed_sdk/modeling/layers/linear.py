@@ -13,15 +13,15 @@ from tokenspeed_sdk.modeling.context import BuildContext
 from tokenspeed_sdk.modeling.dtypes import torch_dtype
 from tokenspeed_sdk.modeling.layer import Layer
 from tokenspeed_sdk.modeling.placement import Partial, Placement, Replicate, Shard
+from tokenspeed_sdk.modeling.weight_formats import WEIGHT_FORMATS
 from tokenspeed_sdk.modeling.weights import WeightMap
-from tokenspeed_sdk.ops import fp8
 
 
 class Linear(Layer):
     """``x [tokens, k] -> x W^T + b [tokens, n]``, whole on every rank.
 
-    With quantization "fp8" the weight is of e4m3 codes, ``weight_scale`` holds the scales of its
-    blocks, and the op quantises ``x``.
+    With a quantization the weight is of codes, ``weight_scale`` holds their scales, and the op
+    quantises ``x``.
 
     Args:
         name: name of the layer in the model.
@@ -48,13 +48,16 @@ class Linear(Layer):
         super().__init__(name, (self.takes_placement,), (self.gives_placement,))
         self._sources = {name: n} if isinstance(n, int) else _beside(name, n)
         n = sum(self._sources.values())
-        coded = context.quantization is not None
-        self.op = "linear_fp8@1" if coded else "linear@1"
+        self._format = WEIGHT_FORMATS.get(context.quantization or "")
+        self.op = "linear@1" if self._format is None else self._format.linear_op
         self.traits: Mapping[str, Trait] = {"n": n, "k": k, "bias": bias}
         binding = context.bind(self.op, name, **self.traits)
         dtype, device = torch_dtype(context.dtype), context.torch_device
-        self.weight = torch.empty(n, k, dtype=fp8.DTYPE if coded else dtype, device=device)
-        self.weight_scale = _scale(n, k, device) if coded else None
+        self.weight_scale: torch.Tensor | None = None
+        if self._format is None:
+            self.weight = torch.empty(n, k, dtype=dtype, device=device)
+        else:
+            self.weight, self.weight_scale = self._format.empty(n, k, device)
         self.bias = torch.empty(n, dtype=dtype, device=device) if bias else None
         self._linear = binding.call
         self._pack = binding.pack_weight
@@ -70,10 +73,10 @@ class Linear(Layer):
 
     def map_weights(self, weights: WeightMap) -> None:
         name, sources = self._filled_by("weight")
-        if self.weight_scale is None:
+        if self._format is None or self.weight_scale is None:
             weights.add(name, self.weight, sources)
         else:
-            weights.add_coded(name, self.weight, self.weight_scale, sources)
+            weights.add_coded(name, self.weight, self.weight_scale, self._format, sources)
         if self.bias is not None:
             name, sources = self._filled_by("bias")
             weights.add(name, self.bias, sources)
@@ -85,11 +88,6 @@ class Linear(Layer):
         """Name of a parameter, and the checkpoint tensors that fill it."""
         sources = {f"{module}.{kind}": rows for module, rows in self._sources.items()}
         return f"{self.name}.{kind}", sources
-
-
-def _scale(n: int, k: int, device: str) -> torch.Tensor:
-    blocks = (-(-size // fp8.BLOCK) for size in (n, k))
-    return torch.empty(*blocks, dtype=torch.float32, device=device)
 
 
 def _beside(name: str, parts: Mapping[str, int]) -> dict[str, int]:

@@ -130,6 +130,7 @@ class ModelRunner:
         torch_device: str = "cpu",
         seed: int = 0,
         dead_rows: int = 0,
+        quantization: str | None = None,
     ) -> ModelRunner:
         """Build a model from config.json and weights of a folder, on references by default."""
         text = (Path(folder) / "config.json").read_text(encoding="utf-8")
@@ -141,6 +142,7 @@ class ModelRunner:
             dtype=dtype,
             max_model_len=max_model_len,
             page_size=page_size,
+            quantization=quantization,
         )
         model = entry.build(config, context)
         load_weights(model.weight_map(), folder)

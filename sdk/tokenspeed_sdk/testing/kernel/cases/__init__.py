@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from tokenspeed_sdk.testing.kernel.cases import fp8, fused, paged, rows, tables
+from tokenspeed_sdk.testing.kernel.cases import fp8, fused, int8, paged, rows, tables
 from tokenspeed_sdk.testing.kernel.cases.base import (
     LARGE,
     TINY,
@@ -28,6 +28,7 @@ GENERATORS: Mapping[str, Generator] = MappingProxyType(
         "embedding@1": rows.embedding,
         "linear@1": rows.linear,
         "linear_fp8@1": fp8.linear,
+        "linear_int8@1": int8.linear,
         "rms_norm@1": rows.rms_norm,
         "add_rms_norm@1": rows.add_rms_norm,
         "add_norm_linear@1": fused.add_norm_linear,
@@ -63,6 +64,9 @@ _CODED = {"float32": 2e-3, "float16": 5e-3, "bfloat16": 1.2e-2}
 quotient is rounded: often in bfloat16, whose few digits meet the middle, hardly ever in float32. A
 product without that step is off by 2.6e-2."""
 
+_INTEGERS = {"float32": 5e-4, "float16": 3e-3, "bfloat16": 1.1e-2}
+"""The same with codes that are 127 apart at most: a product without that step is off by 5e-3."""
+
 _CODED_CHAIN = {"float32": 4e-3, "float16": 3e-2, "bfloat16": 8e-2}
 """The same behind a norm that is rounded or not, which moves one code in 50 in bfloat16. Gate times
 up doubles what that makes, and a short row has few codes to hide it among."""
@@ -75,6 +79,7 @@ FACTS: Mapping[str, Facts] = MappingProxyType(
         "embedding@1": Facts(weight=1),
         "linear@1": Facts(_TWICE, weight=1),
         "linear_fp8@1": Facts(_CODED, weight=1, kept=(1, 2)),
+        "linear_int8@1": Facts(_INTEGERS, weight=1, kept=(1, 2)),
         "rms_norm@1": Facts(_ROUNDED),
         "add_rms_norm@1": Facts(_ROUNDED, changed=(1,)),
         "add_norm_linear@1": Facts(_CHAINED, weight=4, changed=(2,)),

@@ -4,15 +4,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from tokenspeed_sdk.ops.fp8 import encode, quantize_weight
 from tokenspeed_sdk.testing.kernel.cases import fused, paged, rows
-from tokenspeed_sdk.testing.kernel.cases.base import Call, Case, Grid, Inputs
+from tokenspeed_sdk.testing.kernel.cases.base import Case, Grid, Inputs
+from tokenspeed_sdk.testing.kernel.cases.recast import Args, recast
 
 KV_SCALES = (0.07, 0.05)
 """Of keys and of values: neither is 1 or a power of two, and one is not the other."""
@@ -23,8 +23,6 @@ CODES_PER_UNIT = 16.0
 LARGE = 1000.0
 """Beyond the largest code, with the scale of values."""
 
-Args: TypeAlias = tuple[Any, ...]
-
 
 def linear(grid: Grid) -> Iterator[Case]:
     """Weights whose blocks are of different sizes."""
@@ -33,7 +31,7 @@ def linear(grid: Grid) -> Iterator[Case]:
         x, weight, bias = args
         return (x, *_weight(inputs, weight), bias)
 
-    yield from _recast(rows.linear(grid), "linear_fp8@1", coded)
+    yield from recast(rows.linear(grid), "linear_fp8@1", coded)
 
 
 def add_norm_linear(grid: Grid) -> Iterator[Case]:
@@ -43,7 +41,7 @@ def add_norm_linear(grid: Grid) -> Iterator[Case]:
         *before, weight, bias, eps = args
         return (*before, *_weight(inputs, weight), bias, eps)
 
-    yield from _recast(fused.add_norm_linear(grid), "add_norm_linear_fp8@1", coded)
+    yield from recast(fused.add_norm_linear(grid), "add_norm_linear_fp8@1", coded)
 
 
 def kv_write(grid: Grid) -> Iterator[Case]:
@@ -54,7 +52,7 @@ def kv_write(grid: Grid) -> Iterator[Case]:
         k[:1, :1, :1], v[:1, :1, 1:2] = -LARGE, LARGE
         return (k, v, *_caches(cache_and_places, 0), *_scales(inputs))
 
-    yield from _recast(paged.kv_write(grid), "kv_write_fp8@1", coded)
+    yield from recast(paged.kv_write(grid), "kv_write_fp8@1", coded)
 
 
 def rope_kv_write(grid: Grid) -> Iterator[Case]:
@@ -65,38 +63,22 @@ def rope_kv_write(grid: Grid) -> Iterator[Case]:
         before[2][:1, :1, :1] = LARGE
         return (*before, *_scales(inputs), eps)
 
-    yield from _recast(fused.rope_kv_write(grid), "rope_kv_write_fp8@1", coded)
+    yield from recast(fused.rope_kv_write(grid), "rope_kv_write_fp8@1", coded)
 
 
 def attention_prefill(grid: Grid) -> Iterator[Case]:
     """What no row owns is NaN here, too."""
-    yield from _recast(paged.attention_prefill(grid), "attention_prefill_fp8@1", _attention)
+    yield from recast(paged.attention_prefill(grid), "attention_prefill_fp8@1", _attention)
 
 
 def attention_decode(grid: Grid) -> Iterator[Case]:
     """What no row owns is NaN here, too."""
-    yield from _recast(paged.attention_decode(grid), "attention_decode_fp8@1", _attention)
+    yield from recast(paged.attention_decode(grid), "attention_decode_fp8@1", _attention)
 
 
 def _attention(inputs: Inputs, args: Args) -> Args:
     *before, scale = _caches(args, 1)
     return (*before, *_scales(inputs), scale)
-
-
-def _recast(
-    cases: Iterator[Case], op: str, coded: Callable[[Inputs, Args], Args]
-) -> Iterator[Case]:
-    """The cases as those of another op, which takes other arguments."""
-
-    def makes(case: Case) -> Callable[[Inputs], Call]:
-        def make(inputs: Inputs) -> Call:
-            call = case.make(inputs)
-            return replace(call, args=coded(inputs, call.args))
-
-        return make
-
-    for case in cases:
-        yield replace(case, op=op, make=makes(case))
 
 
 def _weight(inputs: Inputs, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
