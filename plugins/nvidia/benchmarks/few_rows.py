@@ -13,7 +13,7 @@ weights of its own, so that every byte comes from memory. The median of 7 replay
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -51,10 +51,13 @@ CONTEXT = 1152
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to launch the step. ``tilings`` are by site; others choose their own."""
+    """One way to launch the step. ``tilings`` are by site; others choose their own.
+
+    ``plain`` are the sites without dependent launch: those of SIZES, "norm", "rope", "attention".
+    """
 
     name: str
-    pdl: bool = True
+    plain: Collection[str] = ()
     vector_rows: int = 1
     tilings: dict[str, Tiling] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
@@ -78,23 +81,24 @@ class Step:
         self.positions = torch.full((rows,), CONTEXT - 1, dtype=torch.int32, device="cuda")
         self.cos_sin = randn(40960, HEAD_DIM, dtype=torch.float32)
         self.norm, self.head_norm = randn(HIDDEN), randn(HEAD_DIM)
-        self.attend = bind("attention_decode@1", **TRAITS, window=None)
+        self.attend = bind("attention_decode@1", "split", **TRAITS, window=None)
 
     def multiply(self, how: Variant, site: str, layer: int, x: Any, gate: bool = False) -> Any:
         weight, tiling = self.weights[site][layer], how.tilings.get(site)
+        pdl = site not in how.plain
         if isinstance(weight, torch.Tensor):
-            return few_rows_linear(x, weight, gate=gate, pdl=how.pdl, tiling=tiling)
+            return few_rows_linear(x, weight, gate=gate, pdl=pdl, tiling=tiling)
         if isinstance(x, torch.Tensor):
-            x = few_rows_fp8.quantize_rows(x, pdl=how.pdl)
+            x = few_rows_fp8.quantize_rows(x, pdl=pdl)
         return few_rows_fp8.product(
-            x, *weight, None, torch.bfloat16, gate=gate, pdl=how.pdl, tiling=tiling,
+            x, *weight, None, torch.bfloat16, gate=gate, pdl=pdl, tiling=tiling,
             vector_rows=how.vector_rows, **how.options,
         )  # fmt: skip
 
     def add_norm(self, how: Variant, x: Any, stream: Any) -> tuple[Any, Any]:
         summed = torch.empty_like(x)
         run = few_rows_fp8.add_norm_quantize_rows if self.fp8 else add_rms_norm_into
-        return run(summed, x, stream, self.norm, 1e-6, pdl=how.pdl), summed
+        return run(summed, x, stream, self.norm, 1e-6, pdl="norm" not in how.plain), summed
 
     def layer(self, how: Variant, index: int, x: Any, stream: Any) -> tuple[Any, Any]:
         normed, stream = self.add_norm(how, x, stream)
@@ -104,9 +108,11 @@ class Step:
         where = (self.kv.table, self.kv.row_slot)
         rope_kv_write(
             q, k, v, self.positions, self.cos_sin, *cache, *where, *norms, None, None, 1e-6,
-            interleaved=False, pdl=how.pdl,
+            interleaved=False, pdl="rope" not in how.plain,
         )  # fmt: skip
-        mixed = self.attend(q, *cache, *where, self.kv.kv_len, SCALE).view(self.rows, -1)
+        mixed = self.attend(
+            q, *cache, *where, self.kv.kv_len, SCALE, pdl="attention" not in how.plain
+        ).view(self.rows, -1)
         mixed = self.multiply(how, "o", index, mixed)
         normed, stream = self.add_norm(how, mixed, stream)
         inner = self.multiply(how, "gate_up", index, normed, gate=True)
@@ -117,7 +123,7 @@ class Step:
         x = stream = randn_like_rows(self.rows)
         for index in range(self.layers):
             x, stream = self.layer(how, index, x, stream)
-        normed = add_rms_norm_into(torch.empty_like(x), x, stream, self.norm, 1e-6, pdl=how.pdl)
+        normed = add_rms_norm_into(torch.empty_like(x), x, stream, self.norm, 1e-6, pdl=True)
         return self.multiply(how, "head", 0, normed)
 
 
@@ -129,7 +135,9 @@ def randn_like_rows(rows: int) -> torch.Tensor:
 def variants(rows: int, fp8: bool, sweep: bool) -> Iterator[Variant]:
     """The one in use, without dependent launch, and what a sweep tries."""
     yield Variant("as chosen")
-    yield Variant("no pdl", pdl=False)
+    yield Variant("no pdl", plain=(*SIZES, "norm", "rope", "attention"))
+    for site in (*SIZES, "norm", "rope", "attention"):
+        yield Variant(f"no pdl in {site}", plain=(site,))
     if sweep:
         yield from (vector_variants if rows == 1 else tile_variants)(rows, fp8)
 
@@ -146,22 +154,21 @@ def tile_variants(rows: int, fp8: bool) -> Iterator[Variant]:
         for stages in (3, 4, 6, 8):
             changed = {site: tiling(site, rows, fp8, stages=stages)}
             yield Variant(f"{site} {stages} stages", tilings=changed)
+        for used in (64, 128) if fp8 else (32, 48, 64) if site in ("qkv", "o", "down") else ():
+            yield Variant(f"{site} used {used}", tilings={site: tiling(site, rows, fp8, used=used)})
         for split in (1, 2, 4) if site in ("qkv", "o", "down") else ():
             changed = {site: tiling(site, rows, fp8, split=split)}
             yield Variant(f"{site} split {split}", tilings=changed)
-    if fp8:
-        yield Variant("128 lines", options={"lines": 128})
 
 
 def tiling(site: str, rows: int, fp8: bool, **changed: int) -> Tiling:
     """The chosen one but for some numbers."""
     n, k = SIZES[site]
     gate = site == "gate_up"
-    tiles = -(-n // 64)
     if fp8 and site != "head":
-        base = few_rows_fp8.choose_tiling(rows, tiles, k)
+        base = few_rows_fp8.choose_tiling(rows, n, k)
     else:
-        base = few_rows.choose_tiling(rows, tiles, k, gate)
+        base = few_rows.choose_tiling(rows, n, k, gate, few_rows.H200_UNITS)
     return Tiling(**(vars(base) | changed))
 
 

@@ -2,11 +2,12 @@
 # SPDX-FileCopyrightText: The TokenSpeed authors
 """Times every kernel at the shapes of Qwen3-8B on one GPU, next to FlashInfer where it runs.
 
-    python benchmarks/kernels.py [--out FOLDER] [--sweep]
+    python benchmarks/kernels.py [--out FOLDER] [--sweep] [--warm 0/12]
 
 Each time is of one launch (sample: of its six) in a captured graph that walks over many layers'
 worth of data, so neither launch gaps nor caches flatter it. bytes = what must be read and written
-once. The median of 20 replays.
+once. The median of 20 replays. --warm i/n only compiles, every n-th line from the i-th on: for n
+processes side by side, first.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tokenspeed_sdk.contracts.kernel import CallSite, HostStep
 from tokenspeed_sdk.contracts.platform import Capabilities
 
 from tokenspeed_nvidia.catalog import kernels
-from tokenspeed_nvidia.kernels import attention_decode, attention_prefill
+from tokenspeed_nvidia.kernels import attention_decode, attention_prefill, attention_split
 
 LAYERS, HEADS, KV_HEADS, HEAD_DIM, PAGE = 36, 32, 8, 128, 16
 HIDDEN, INTER, VOCAB = 4096, 12288, 151936
@@ -36,6 +37,18 @@ TRAITS = {"heads": HEADS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM, "page_size
 Run: TypeAlias = Callable[..., Any]
 Call: TypeAlias = Callable[[], Any]
 FLASHINFER = importlib.util.find_spec("flashinfer") is not None
+
+
+class Warm:
+    """Which lines are compiled only; with one of one, all are timed."""
+
+    part, parts, seen = 0, 1, 0
+
+    @classmethod
+    def takes(cls) -> bool:
+        """Whether the next line is for this process."""
+        cls.seen += 1
+        return cls.seen % cls.parts == cls.part
 
 
 @dataclass(frozen=True)
@@ -79,6 +92,10 @@ def time_calls(calls: list[Call], repeats: int = 20) -> float:
 
 
 def line(name: str, kernel: str, calls: list[Call], moved: float = 0, flops: float = 0) -> Line:
+    if Warm.parts > 1:
+        if Warm.takes():
+            calls[0]()
+        return Line(name, kernel, 0, 0, "")
     us = time_calls(calls)
     rate, unit = (flops / us / 1e6, "TFLOP/s") if flops else (moved / us / 1e6, "TB/s")
     made = Line(name, kernel, us, rate, unit)
@@ -103,10 +120,13 @@ class Context:
         return self.slab[:, index, 0], self.slab[:, index, 1]
 
 
-def context(rows: int, length: int, layers: int) -> Context:
+def context(rows: int, length: int, layers: int, fp8: bool = False) -> Context:
+    layers = 1 if Warm.parts > 1 else layers
     count = -(-length // PAGE)
     pages = rows * count + 1
     slab = randn(pages, layers, 2, KV_HEADS, PAGE, HEAD_DIM)
+    if fp8:
+        slab = slab.to(torch.float8_e4m3fn)
     order = torch.randperm(pages - 1, device="cuda").int() + 1
     table = torch.zeros((rows + 2, count + 8), dtype=torch.int32, device="cuda")
     table[1 : rows + 1, :count] = order.view(rows, count)
@@ -114,36 +134,54 @@ def context(rows: int, length: int, layers: int) -> Context:
     return Context(slab, table, slots, torch.full_like(slots, length))
 
 
-DECODE = ((1, 1152), (8, 1152), (32, 1152), (128, 1152), (8, 26000))
-DECODE_TILES = ((64, 4, 4, 2), (64, 4, 5, 2), (128, 4, 3, 2), (128, 8, 5, 1), (32, 4, 5, 2))
+DECODE = (
+    *((rows, 1152) for rows in (1, 2, 4, 8, 16, 32, 64, 128)),
+    *((rows, 26000) for rows in (1, 8)),
+)
+EVEN_TILES = ((64, 4, 4, 2), (64, 4, 3, 3), (128, 4, 3, 2))
+SPLIT_TILES = (*((64, 4, 3, splits) for splits in (1, 2, 4, 8, 16)), (128, 4, 2, 8))
 PREFILL = ((1, 2048, 2048), (1, 8192, 8192), (1, 512, 24576), (8, 512, 24576))
 PREFILL_TILES = ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3))
 
 
-def decode_lines(sweep: bool) -> Iterator[Line]:
+def decode_lines(sweep: bool, fp8: bool = False) -> Iterator[Line]:
     """One query per row; bytes are those of keys and values."""
     for rows, length in DECODE:
-        yield from decode_at(rows, length, sweep)
+        yield from decode_at(rows, length, sweep, fp8)
         torch.cuda.empty_cache()
 
 
-def decode_at(rows: int, length: int, sweep: bool) -> Iterator[Line]:
-    made = context(rows, length, LAYERS)
+def decode_at(rows: int, length: int, sweep: bool, fp8: bool) -> Iterator[Line]:
+    made = context(rows, length, LAYERS, fp8)
     q = randn(rows, HEADS, HEAD_DIM)
     tail = (made.table, made.row_slot, made.kv_len, SCALE)
-    name, moved = f"decode {rows} x {length}", 4.0 * rows * length * KV_HEADS * HEAD_DIM
+    one = torch.ones(1, device="cuda")
+    scales = (one, one) if fp8 else (None, None)
+    name = f"decode{'_fp8' if fp8 else ''} {rows} x {length}"
+    moved = (2.0 if fp8 else 4.0) * rows * length * KV_HEADS * HEAD_DIM
 
     def layers(run: Run) -> list[Call]:
-        return [partial(run, q, *made.layer(i), *tail) for i in range(LAYERS)]
+        return [partial(run, q, *made.layer(i), *tail) for i in range(made.slab.shape[1])]
 
-    own = bind("attention_decode@1", **TRAITS, window=None)
-    yield line(name, "triton", layers(own), moved)
     units = torch.cuda.get_device_properties(0).multi_processor_count
-    for values in DECODE_TILES if sweep else ():
-        tile = attention_decode.Tile(*values)
-        run = partial(attention_decode.attention_decode, window=None, units=units, tile=tile)
-        yield line(name, str(values), layers(run), moved)
-    if FLASHINFER:
+    fixed: dict[str, Any] = {"window": None, "units": units, "ptx": True, "scales": scales}
+    for kernel, module, run, tiles in (
+        ("even", attention_decode, attention_decode.attention_decode, EVEN_TILES),
+        ("split", attention_split, attention_split.attention_split, SPLIT_TILES),
+    ):
+        for pdl in (False, True):
+            said = f"{kernel}{', dependent launch' if pdl else ''}"
+            yield line(name, said, layers(partial(run, **fixed, pdl=pdl)), moved)
+        for values in tiles if sweep else ():
+            tile = module.Tile(*values)  # type: ignore[attr-defined]
+            try:
+                made_line = line(
+                    name, f"{kernel} {values}", layers(partial(run, **fixed, tile=tile)), moved
+                )
+            except triton.runtime.errors.OutOfResources:
+                continue
+            yield made_line
+    if FLASHINFER and not fp8:
         other = bind("attention_decode@1", "flashinfer", **TRAITS, window=None)
         starts = torch.arange(rows + 1, dtype=torch.int32)
         step = HostStep(starts, made.kv_len.cpu(), made.table, made.row_slot)
@@ -248,6 +286,7 @@ def sample_lines(sweep: bool) -> Iterator[Line]:
 
 PARTS: dict[str, Callable[[bool], Iterator[Line]]] = {
     "decode": decode_lines,
+    "decode_fp8": partial(decode_lines, fp8=True),
     "prefill": prefill_lines,
     "small": small_lines,
     "sample": sample_lines,
@@ -263,7 +302,9 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="*", default=list(PARTS), choices=PARTS, help="parts to time"
     )
+    parser.add_argument("--warm", default="0/1", help="i/n: compile only")
     args = parser.parse_args()
+    Warm.part, Warm.parts = map(int, args.warm.split("/"))
     torch.manual_seed(0)
     lines = [asdict(made) for part in args.only for made in PARTS[part](args.sweep)]
     facts = {

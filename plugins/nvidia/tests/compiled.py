@@ -32,8 +32,8 @@ from tokenspeed_nvidia.kernels import (
     attention_split,
     few_rows,
     few_rows_fp8,
-    flashinfer_fp8,
     fp8_linear,
+    kv_gather,
     kv_write,
     norm,
     page_table,
@@ -81,7 +81,7 @@ def run_decode(
         attend(
             q, *paged(8, 128, E4M3 if fp8 else dtype), ints(count), ints(count), 0.1,
             kv_scales() if fp8 else (None, None), window=None, units=UNITS[arch],
-            pdl=arch == "sm_90",
+            pdl=arch == "sm_90", ptx=arch.startswith("sm_"),
         )  # fmt: skip
 
 
@@ -94,9 +94,10 @@ def run_prefill(
         q, *paged(8, head_dim, E4M3 if fp8 else dtype), ints(4), ints(5), ints(4), 0.1,
         kv_scales() if fp8 else (None, None), window=None, tile=tile, pdl=arch == "sm_90",
     )  # fmt: skip
-    if fp8:
-        keys, values, _ = paged(8, head_dim, E4M3)
-        flashinfer_fp8.widen_pages(keys, values, ints(2048), *kv_scales(), dtype)
+    keys, values, table = paged(8, head_dim, E4M3 if fp8 else dtype)
+    gathering = kv_gather.Gathering(table, ints(4), ints(2, 5), 2048, 32768)
+    scales = kv_scales() if fp8 else (None, None)
+    kv_gather.gather_kv(keys, values, gathering, scales, dtype)
 
 
 def run_sample(arch: str) -> None:

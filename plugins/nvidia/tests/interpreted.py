@@ -17,13 +17,15 @@ from typing import Any
 assert os.environ["TRITON_INTERPRET"] == "1", "run test_interpreter.py"
 
 import numpy as np
+import pytest
 import torch
 import triton.language as tl
+from tokenspeed_sdk.contracts.kernel import HostStep
 from tokenspeed_sdk.testing import H100, TINY, kernel_conformance
 from triton.runtime import interpreter
 
 from tokenspeed_nvidia.catalog import kernels
-from tokenspeed_nvidia.kernels.flashinfer_fp8 import widen_pages
+from tokenspeed_nvidia.kernels.kv_gather import Gathering, gather_kv
 
 interpreter_floats = interpreter._convert_float
 
@@ -82,9 +84,17 @@ test_fp8_scales = conforms(
 test_others = conforms(ops=sorted(OTHERS), grid=replace(TINY, vocabs=(4500,)))
 
 
-def test_eight_bit_pages_are_written_out() -> None:
-    slab = torch.randn(5, 2, 2, 18, 32).to(torch.float8_e4m3fn)
-    index, scale = torch.tensor([4, 1, 4], dtype=torch.int32), torch.tensor([0.5])
-    keys, values = widen_pages(slab[:, 0], slab[:, 1], index, scale, 2 * scale, torch.float16)
-    assert torch.equal(keys.float(), slab[index.long(), 0].float() * 0.5)
-    assert torch.equal(values.float(), slab[index.long(), 1].float())
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float16])
+def test_pages_of_rows_are_laid_end_to_end(dtype: torch.dtype) -> None:
+    """Rows of 25, 0 and 18 tokens in pages of 18; what lies behind a row's end is not copied."""
+    slab = torch.randn(5, 2, 2, 18, 32).to(dtype)
+    table = torch.tensor([[0, 0, 0], [3, 0, 0], [0, 0, 0], [4, 1, 0]], dtype=torch.int32)
+    slots, lengths = (torch.tensor(n, dtype=torch.int32) for n in ([3, 2, 1], [25, 0, 18]))
+    scale = torch.tensor([0.5])
+    scales = (scale, 2 * scale) if dtype.itemsize == 1 else (None, None)
+    gathering = Gathering.of(HostStep(torch.zeros(4).int(), lengths, table, slots), 18)
+    made = gather_kv(slab[:, 0], slab[:, 1], gathering, scales, torch.float16)
+    for each, copy, factor in zip(range(2), made, (0.5, 1.0), strict=True):
+        tokens = slab[torch.tensor([4, 1, 3]), each].float().transpose(1, 2).flatten(0, 1)
+        rows = torch.cat((tokens[:25], tokens[36:]))
+        assert torch.equal(copy.float(), rows * (factor if scales[0] is not None else 1))

@@ -15,12 +15,12 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from tokenspeed_sdk.contracts.kernel import CallSite, HostStep, PlannedKernel
 from tokenspeed_sdk.contracts.platform import Capabilities
 
-from tokenspeed_nvidia.kernels import flashinfer, flashinfer_fp8
+from tokenspeed_nvidia.kernels import flashinfer, flashinfer_prefill
 
 TRAITS = {"heads": 4, "kv_heads": 2, "head_dim": 64, "page_size": 16, "window": None}
 BINDERS = {
-    "attention_prefill@1": flashinfer.bind_prefill,
-    "attention_decode@1": flashinfer.bind_decode,
+    "attention_prefill@1": flashinfer_prefill.bind,
+    "attention_decode@1": flashinfer.bind,
 }
 
 
@@ -33,23 +33,29 @@ class Wrapper:
     def plan(self, *args: Any, **options: Any) -> None:
         self.planned = args
 
-    def run(self, q: Any, cache: Any, out: Any) -> None:
+    def run(self, q: Any, *kv: Any, out: Any) -> None:
+        self.kv = kv
         out.copy_(q)
+
+
+class Gathered(Wrapper):
+    """For keys that lie end to end."""
 
 
 @pytest.fixture(autouse=True)
 def replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     library = SimpleNamespace(
-        BatchPrefillWithPagedKVCacheWrapper=Wrapper, BatchDecodeWithPagedKVCacheWrapper=Wrapper
+        BatchPrefillWithPagedKVCacheWrapper=Wrapper,
+        BatchDecodeWithPagedKVCacheWrapper=Wrapper,
+        BatchPrefillWithRaggedKVCacheWrapper=Gathered,
     )
     monkeypatch.setattr(flashinfer, "load_flashinfer", lambda: library)
-    for module in (flashinfer, flashinfer_fp8):
-        monkeypatch.setattr(module, "compile_prefill", lambda geometry: None)
+    monkeypatch.setattr(flashinfer_prefill, "compile_prefill", lambda geometry: None)
     monkeypatch.setattr(flashinfer, "WORKSPACE_BYTES", 16)
 
 
-def bind(op: str) -> Any:
-    device = Capabilities("cuda", "sm_90", (), frozenset(), 132)
+def bind(op: str, arch: str = "sm_90") -> Any:
+    device = Capabilities("cuda", arch, (), frozenset(), 132)
     return BINDERS[op](CallSite(op, "test", "bfloat16", device, TRAITS))
 
 
@@ -75,7 +81,7 @@ def test_plans_of_steps_in_flight_do_not_share_memory(op: str) -> None:
     kernel, planned = bind(op), step()
     assert isinstance(kernel, PlannedKernel)
     plans = [kernel.plan(planned, 0.1) for _ in range(flashinfer.STEPS_IN_FLIGHT + 1)]
-    wrappers = [plan.wrapper for plan in plans]
+    wrappers = [(plan.plan if "prefill" in op else plan).wrapper for plan in plans]
     assert len({id(wrapper) for wrapper in wrappers}) == flashinfer.STEPS_IN_FLIGHT
     assert wrappers[0] is wrappers[-1]
 
@@ -102,7 +108,7 @@ def test_flashinfer_is_not_asked_where_no_query_sees_a_key(op: str, rows: int) -
     starts = torch.zeros(rows + 1, dtype=torch.int32)
     kernel, nothing = bind(op), HostStep(starts, lengths, torch.zeros(4, 2).int(), lengths)
     plan = kernel.plan(nothing, 0.1)
-    assert plan.wrapper is None
+    assert (plan.plan if "prefill" in op else plan).wrapper is None
     cache, tail = torch.zeros(2, 2, 16, 64), (starts, lengths) if "prefill" in op else (lengths,)
     out = kernel(torch.ones(2, 4, 64), cache, cache, nothing.page_table, lengths, *tail, 0.1)
     assert not out.any()
@@ -117,23 +123,36 @@ def test_cache_folder_follows_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
 def fp8_plan() -> Any:
     device = Capabilities("cuda", "sm_90", (), frozenset(), 132)
     site = CallSite("attention_prefill_fp8@1", "test", "bfloat16", device, TRAITS)
-    return flashinfer_fp8.bind(site).plan(step(), 0.1)
+    return flashinfer_prefill.bind(site).plan(step(), 0.1)
 
 
-def test_copies_of_eight_bit_pages_stand_in_their_order() -> None:
+def test_eight_bit_pages_are_always_copied() -> None:
     plan = fp8_plan()
-    assert plan.index.tolist() == [16, 17, 18, 8]
-    starts, copies = plan.plan.wrapper.planned[1:3]
-    assert starts.tolist() == [0, 3, 3, 4]
-    assert copies.tolist() == [0, 1, 2, 3]
+    assert (plan.gathering.pages, plan.gathering.tokens) == (3 + 1, 33 + 16)
+    assert isinstance(plan.plan.wrapper, Gathered)
+    query_start, key_start = plan.plan.wrapper.planned[:2]
+    assert query_start.tolist() == [0, 3, 3, 4]
+    assert key_start.tolist() == [0, 33, 33, 49]
+    assert plan.gathering.starts.tolist() == [[0, 3, 3, 4], [0, 33, 33, 49]]
 
 
-def test_too_many_eight_bit_pages_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    copied = 4 * 16 * 2 * 64 * 4  # pages, tokens, heads, numbers, bytes of a key and a value
-    monkeypatch.setattr(flashinfer_fp8, "MOST_BYTES", copied)
-    assert fp8_plan().index is not None
-    monkeypatch.setattr(flashinfer_fp8, "MOST_BYTES", copied - 1)
-    assert fp8_plan().index is None
+def test_too_many_eight_bit_pages_go_to_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = 49 * 2 * 64 * 4  # tokens, heads, numbers, bytes of a key and a value
+    monkeypatch.setattr(flashinfer_prefill, "MOST_BYTES", copied)
+    assert not fp8_plan().by_triton
+    monkeypatch.setattr(flashinfer_prefill, "MOST_BYTES", copied - 1)
+    assert fp8_plan().by_triton
+
+
+def test_pages_are_copied_where_enough_queries_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step has 3 * 33 + 1 * 16 = 115 pairs of queries and 49 keys: 2.3 queries a key."""
+    monkeypatch.setattr(flashinfer_prefill, "QUERIES_THAT_PAY", 2)
+    assert bind("attention_prefill@1").plan(step(), 0.1).gathering.tokens == 49
+    assert bind("attention_prefill@1", "sm_80").plan(step(), 0.1).gathering is None
+    monkeypatch.setattr(flashinfer_prefill, "QUERIES_THAT_PAY", 3)
+    plan = bind("attention_prefill@1").plan(step(), 0.1)
+    assert plan.gathering is None
+    assert not isinstance(plan.plan.wrapper, Gathered)
 
 
 def test_a_kernel_that_cannot_be_compiled_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,4 +170,4 @@ def test_a_kernel_that_cannot_be_compiled_is_tried_once(monkeypatch: pytest.Monk
         ):
             bind("attention_prefill@1")
     assert tried == [1]
-    flashinfer.compile_prefill.cache_clear()
+    flashinfer_prefill.compile_prefill.cache_clear()

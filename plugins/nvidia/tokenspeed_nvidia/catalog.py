@@ -37,6 +37,9 @@ FLASHINFER_MISSING = "flashinfer is not installed: pip install 'tokenspeed-nvidi
 FEW_ROWS = 64
 """Most rows for which weights streamed past all of x beat cuBLAS, as measured."""
 
+MOST_STREAMED_ROWS = 128
+"""With more than FEW_ROWS they may, where weights have 8 bits: to be measured."""
+
 SPLIT_ROWS = 16
 """Most rows for which decode attention is usually better cut by row than evenly over the GPU."""
 
@@ -101,7 +104,7 @@ def kernels() -> tuple[Kernel, ...]:
         _few_rows("linear@1", "few_rows:bind_linear"),
         _fp8_linear("cublaslt", "bind_cublas", 110, _cublas_blocks),
         _fp8_linear("tiles", "bind_tiles", 100),
-        _few_rows("linear_fp8@1", "few_rows_fp8:bind_linear"),
+        _few_rows("linear_fp8@1", "few_rows_fp8:bind_linear", MOST_STREAMED_ROWS),
         _few_rows("add_norm_linear@1", "few_rows:bind_add_norm_linear"),
         _few_rows("add_norm_linear_fp8@1", "few_rows_fp8:bind_add_norm_linear"),
         _triton("rms_norm@1", "norm:bind_rms_norm", partial(_at_most, "hidden", MAX_HIDDEN)),
@@ -117,14 +120,14 @@ def kernels() -> tuple[Kernel, ...]:
         _triton("page_table_update@1", "page_table:bind"),
         LazyKernel("sample@1", "triton", "kernels.sample:bind", 100, (_gpu, _triton_arch)),
         _triton("attention_prefill@1", "attention_prefill:bind", _head_dim, _page),
-        _flashinfer("attention_prefill@1", "flashinfer:bind_prefill", fa3, installed),
+        _flashinfer("attention_prefill@1", "flashinfer_prefill:bind", fa3, installed),
         _triton("attention_decode@1", "attention_decode:bind", _head_dim, _page),
         _split("attention_decode@1"),
         _triton("attention_prefill_fp8@1", "attention_prefill:bind", *fp8_kv),
-        _flashinfer("attention_prefill_fp8@1", "flashinfer_fp8:bind", fa3, installed, _e4m3),
+        _flashinfer("attention_prefill_fp8@1", "flashinfer_prefill:bind", fa3, installed, _e4m3),
         _triton("attention_decode_fp8@1", "attention_decode:bind", *fp8_kv),
         _split("attention_decode_fp8@1", _e4m3, _half),
-        _flashinfer("attention_decode@1", "flashinfer:bind_decode", 80, installed),
+        _flashinfer("attention_decode@1", "flashinfer:bind", 80, installed),
     )
 
 
@@ -143,9 +146,14 @@ def _split_score(site: CallSite) -> int:
     return 110 if most is not None and most <= SPLIT_ROWS else 90
 
 
-def _few_rows(op: str, binder: str) -> LazyKernel:
-    checks = (_gpu, _few_rows_arch, _half, partial(_rows_at_most, FEW_ROWS))
-    return LazyKernel(op, "few_rows", f"kernels.{binder}", 120, checks)
+def _few_rows(op: str, binder: str, limit: int = FEW_ROWS) -> LazyKernel:
+    checks = (_gpu, _few_rows_arch, _half, partial(_rows_at_most, limit))
+    return LazyKernel(op, "few_rows", f"kernels.{binder}", _few_rows_score, checks)
+
+
+def _few_rows_score(site: CallSite) -> int:
+    most = site.rows[1]
+    return 120 if most is not None and most <= FEW_ROWS else 90
 
 
 def _fp8_linear(name: str, binder: str, score: int, *checks: Check) -> LazyKernel:

@@ -24,13 +24,13 @@ BLOCK = 1024
 @triton.jit
 def gate_rows(out, x, width, x_stride, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """One program computes BLOCK columns of one row."""
-    start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
     wait_for_inputs(PDL)
     gate = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(x + row * x_stride + width + column, mask=inside, other=0.0).to(tl.float32)
+    start_dependents(PDL)
     value = gate / (1.0 + tl.exp(-gate)) * up
     tl.store(out + row * width + column, value.to(out.dtype.element_ty), mask=inside)
 

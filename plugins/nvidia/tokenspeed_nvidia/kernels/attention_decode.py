@@ -32,6 +32,7 @@ import triton
 import triton.language as tl
 from tokenspeed_sdk.contracts.kernel import CallSite
 
+from tokenspeed_nvidia.kernels.e4m3 import has_ptx, widen
 from tokenspeed_nvidia.kernels.pdl import has_pdl, options, start_dependents, wait_for_inputs
 
 LOG2_E = 1.4426950408889634
@@ -85,7 +86,7 @@ def attend_blocks(
     queries, k_cache, v_cache, table, table_width, pages, head, length, first, last, scale_log2,
     k_stride_p, k_stride_h, k_stride_t, v_stride_p, v_stride_h, v_stride_t,
     WINDOW: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
     """Online softmax over the KV blocks [first, last) of one unit: maximum, sum and output.
 
@@ -117,7 +118,8 @@ def attend_blocks(
             v_cache + value_at[:, None] + column[None, :], mask=seen[:, None], other=0.0
         )
         output = output * shrink[:, None]
-        values = values.to(queries.dtype)
+        if v_cache.dtype.element_ty.is_fp8():
+            values = widen(values, PTX)
         output += tl.dot(weights.to(queries.dtype), values, input_precision="ieee")
         highest = raised
     return highest, total, output
@@ -184,10 +186,9 @@ def decode_units(
     k_stride_p, k_stride_h, k_stride_t, v_stride_p, v_stride_h, v_stride_t,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
     WINDOW: tl.constexpr, ROWS_PAD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    HEADS: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
+    HEADS: tl.constexpr, PARTS: tl.constexpr, PTX: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program attends to an equal share of all KV blocks."""
-    start_dependents(PDL)
     wait_for_inputs(PDL)
     program = tl.program_id(0)
     score_scale, value_scale = read_scales(k_scale, v_scale, scale_log2)
@@ -216,7 +217,7 @@ def decode_units(
             queries, k_cache, v_cache, page_table + slot * table_stride, table_width, pages,
             head.to(tl.int64), length, first + position - unit_begin, first + until - unit_begin,
             score_scale, k_stride_p, k_stride_h, k_stride_t, v_stride_p, v_stride_h, v_stride_t,
-            WINDOW, WIDTH, PAGE, BLOCK_M, BLOCK_N,
+            WINDOW, WIDTH, PAGE, BLOCK_M, BLOCK_N, PTX,
         )  # fmt: skip
         output = output * (value_scale / tl.where(weight == 0.0, 1.0, weight))[:, None]
         first_program = unit_begin // share
@@ -241,6 +242,7 @@ def decode_units(
         ended = until == row_begin + count * KV_HEADS
         row = tl.where(ended, row + 1, row)
         row_begin = tl.where(ended, until, row_begin)
+    start_dependents(PDL)
 
 
 @dataclass(frozen=True)
@@ -262,7 +264,7 @@ def choose_tile(head_dim: int, itemsize: int, pairs: int) -> Tile:
     if itemsize > 2:
         return Tile(block_n=block_n, warps=4, stages=3, programs=2)
     if itemsize < 2:
-        return Tile(block_n=block_n, warps=4, stages=5, programs=2)
+        return Tile(block_n=2 * block_n, warps=4, stages=3, programs=2)
     if pairs <= FEW_PAIRS:
         return Tile(block_n=2 * block_n, warps=4, stages=2, programs=2)
     return Tile(block_n=block_n, warps=4, stages=3, programs=3)
@@ -315,10 +317,12 @@ def attention_decode(
     units: int,
     tile: Tile | None = None,
     pdl: bool = False,
+    ptx: bool = False,
 ) -> torch.Tensor:
     """One query per row over its pages.
 
-    ``units`` is the number of multiprocessors, ``scales`` those of keys and values of eight bits.
+    ``units`` is the number of multiprocessors, ``scales`` those of keys and values of eight bits;
+    ``ptx``: see ``widen``.
     """
     rows, heads, width = q.shape
     out = torch.empty((rows, heads, width), dtype=q.dtype, device=q.device)
@@ -344,15 +348,15 @@ def attention_decode(
         KV_HEADS=kv_heads, GROUP=group, WIDTH=width, PAGE=page, WINDOW=window or 0,
         ROWS_PAD=rows_pad, BLOCK_M=max(MIN_DOT_ROWS, heads_pad),
         BLOCK_N=tile.block_n, HEADS=heads_pad,
-        PARTS=parts_at_once(units * tile.programs, pairs, heads_pad * width), PDL=pdl,
+        PARTS=parts_at_once(units * tile.programs, pairs, heads_pad * width), PTX=ptx, PDL=pdl,
         num_warps=tile.warps, num_stages=tile.stages, **options(pdl),
     )  # fmt: skip
     return out
 
 
 def bind(site: CallSite) -> Callable[..., torch.Tensor]:
-    units = site.device.units
-    return bind_call(site, partial(attention_decode, units=units))
+    attend = partial(attention_decode, units=site.device.units, ptx=has_ptx(site))
+    return bind_call(site, attend)
 
 
 def bind_call(site: CallSite, attend: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -35,11 +35,24 @@ from tokenspeed_nvidia.kernels.attention_decode import (
     row_blocks,
     store_heads,
 )
+from tokenspeed_nvidia.kernels.e4m3 import has_ptx
 from tokenspeed_nvidia.kernels.pdl import options, start_dependents, wait_for_inputs
 
 MOST_SPLITS = 32
-PROGRAMS_A_UNIT = 4
-"""More splits than these fill would only leave more to add up."""
+SPLITS_ANYWAY = 4
+"""However many rows there are, since one may be much longer than the others."""
+
+PROGRAMS_A_UNIT = 2
+"""So many run at a time; a few more would run behind all others."""
+
+DEPENDENT_ROWS = 8
+"""With no more rows, the product behind it gains less from an early start than this loses."""
+
+FEWEST_BLOCKS = 3
+"""Of a split: shorter ones cost more to add up than they gain."""
+
+SHORT_CONTEXT = 1024
+"""Tokens of a row that is not cut where enough rows are there to fill the GPU."""
 
 PARTS_AT_ONCE = 16
 
@@ -73,18 +86,18 @@ def add_splits(
     return output / tl.where(total == 0.0, 1.0, total)[:, None]
 
 
-@triton.jit(do_not_specialize_on_alignment=["k_scale", "v_scale"])
+@triton.jit(do_not_specialize=["least"], do_not_specialize_on_alignment=["k_scale", "v_scale"])
 def decode_splits(
     out, q, k_cache, v_cache, page_table, row_slot, kv_len, k_scale, v_scale,
-    part_out, part_log, arrivals, slots, table_width, pages, scale_log2,
+    part_out, part_log, arrivals, least, slots, table_width, pages, scale_log2,
     out_stride_t, out_stride_h, q_stride_t, q_stride_h, table_stride,
     k_stride_p, k_stride_h, k_stride_t, v_stride_p, v_stride_h, v_stride_t,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
     WINDOW: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    HEADS: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
+    HEADS: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr, PTX: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """One split of one row and KV head."""
-    start_dependents(PDL)
     unit, split = tl.program_id(0), tl.program_id(1)
     row, head = unit // KV_HEADS, unit % KV_HEADS
     group_row = tl.arange(0, BLOCK_M)
@@ -96,7 +109,7 @@ def decode_splits(
     slot = tl.load(row_slot + row)
     slot = tl.minimum(tl.maximum(slot, 0), slots - 1).to(tl.int64)
     first, count = row_blocks(length, WINDOW, BLOCK_N)
-    each = tl.cdiv(count, SPLITS)
+    each = tl.cdiv(count, tl.minimum(tl.maximum(count // least, 1), SPLITS))
     splits = tl.cdiv(count, each)
     if split >= splits:
         return
@@ -109,8 +122,9 @@ def decode_splits(
         queries, k_cache, v_cache, page_table + slot * table_stride, table_width, pages,
         head.to(tl.int64), length, begin, tl.minimum(begin + each, first + count), score_scale,
         k_stride_p, k_stride_h, k_stride_t, v_stride_p, v_stride_h, v_stride_t,
-        WINDOW, WIDTH, PAGE, BLOCK_M, BLOCK_N,
+        WINDOW, WIDTH, PAGE, BLOCK_M, BLOCK_N, PTX,
     )  # fmt: skip
+    start_dependents(PDL)
     output = output * (value_scale / tl.where(weight == 0.0, 1.0, weight))[:, None]
     target = out + row.to(tl.int64) * out_stride_t + head * GROUP * out_stride_h
     if splits == 1:
@@ -128,20 +142,23 @@ def decode_splits(
 
 @dataclass(frozen=True)
 class Tile:
-    """KV tokens a block, warps, blocks in flight, and most splits of a row."""
+    """KV tokens a block, warps, blocks in flight, most splits of a row, fewest blocks of one."""
 
     block_n: int
     warps: int
     stages: int
     splits: int
+    least: int = FEWEST_BLOCKS
 
 
 def choose_tile(head_dim: int, itemsize: int, units: int, pairs: int) -> Tile:
-    """Blocks of 32 KiB of keys and values; splits for a few programs a multiprocessor."""
+    """Blocks of 64 tokens at most; splits for PROGRAMS_A_UNIT programs a multiprocessor."""
     block_n = max(16, min(64, 16384 // (head_dim * itemsize)))
-    splits = triton.next_power_of_2(max(1, units * PROGRAMS_A_UNIT // pairs))
-    stages = 2 if itemsize > 2 else 3
-    return Tile(block_n=block_n, warps=4, stages=stages, splits=min(MOST_SPLITS, splits))
+    at_a_time = units * PROGRAMS_A_UNIT
+    splits = max(SPLITS_ANYWAY, min(MOST_SPLITS, at_a_time // pairs))
+    splits = 1 << (splits.bit_length() - 1)  # rounded down to a power of two
+    least = max(FEWEST_BLOCKS, SHORT_CONTEXT // block_n * pairs // at_a_time)
+    return Tile(block_n, warps=4, stages=2 if itemsize > 2 else 3, splits=splits, least=least)
 
 
 @cache
@@ -177,9 +194,11 @@ def attention_split(
     units: int,
     tile: Tile | None = None,
     pdl: bool = False,
+    ptx: bool = False,
 ) -> torch.Tensor:
     """As ``attention_decode``: one query per row over its pages."""
     rows, heads, width = q.shape
+    pdl = pdl and rows > DEPENDENT_ROWS
     out = torch.empty((rows, heads, width), dtype=q.dtype, device=q.device)
     if not rows:
         return out
@@ -191,18 +210,19 @@ def attention_split(
     parts = split_scratch(q.device, triton.next_power_of_2(pairs), tile.splits, group, width)
     decode_splits[(pairs, tile.splits)](
         out, q, k_cache, v_cache, page_table, row_slot, kv_len, *scales,
-        parts.out, parts.log, parts.arrivals,
+        parts.out, parts.log, parts.arrivals, tile.least,
         page_table.shape[0], page_table.shape[1], k_cache.shape[0], scale * LOG2_E,
         out.stride(0), out.stride(1), q.stride(0), q.stride(1), page_table.stride(0),
         k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
         v_cache.stride(0), v_cache.stride(1), v_cache.stride(2),
         KV_HEADS=kv_heads, GROUP=group, WIDTH=width, PAGE=page, WINDOW=window or 0,
         BLOCK_M=max(MIN_DOT_ROWS, heads_pad), BLOCK_N=tile.block_n, HEADS=heads_pad,
-        SPLITS=tile.splits, PARTS=parts_at_once, PDL=pdl,
+        SPLITS=tile.splits, PARTS=parts_at_once, PTX=ptx, PDL=pdl,
         num_warps=tile.warps, num_stages=tile.stages, **options(pdl),
     )  # fmt: skip
     return out
 
 
 def bind(site: CallSite) -> Callable[..., torch.Tensor]:
-    return bind_call(site, partial(attention_split, units=site.device.units))
+    attend = partial(attention_split, units=site.device.units, ptx=has_ptx(site))
+    return bind_call(site, attend)

@@ -41,6 +41,8 @@ LINES = 64
 
 BLOCK_K = 128
 
+H200_UNITS = 132
+
 FEWEST_COLUMNS = 16
 """Rows of x in a tile, at least: with 8, Triton falls back to the matrix instruction of a warp."""
 
@@ -104,13 +106,16 @@ def multiply_row(
 
 
 @triton.jit
-def weight_rows(tile, n, LINES: tl.constexpr, GATED: tl.constexpr):
-    """The weight rows of a tile; half of a gated one are gates, the other half their ups."""
+def weight_rows(tile, n, LINES: tl.constexpr, USED: tl.constexpr, GATED: tl.constexpr):
+    """The weight rows of a tile; half of a gated one are gates, the other half their ups.
+
+    A tile that is not gated has USED of LINES rows.
+    """
     line = tl.arange(0, LINES)
     if GATED:
         half: tl.constexpr = LINES // 2
         return tile * half + line % half + (line // half) * n, tile * half + line % half < n
-    return tile * LINES + line, tile * LINES + line < n
+    return tile * USED + line, (line < USED) & (tile * USED + line < n)
 
 
 @triton.jit
@@ -145,23 +150,25 @@ def multiply_tile(
 @triton.jit
 def store_tile(
     out, total, bias, tile, rows, n, out_stride,
-    ROWS: tl.constexpr, LINES: tl.constexpr, HAS_BIAS: tl.constexpr, GATED: tl.constexpr,
+    ROWS: tl.constexpr, LINES: tl.constexpr, USED: tl.constexpr, HAS_BIAS: tl.constexpr,
+    GATED: tl.constexpr,
 ):  # fmt: skip
     """Bias, gate, and the outputs of a tile."""
     row = tl.arange(0, ROWS)
     if HAS_BIAS:
-        at, used = weight_rows(tile, n, LINES, GATED)
+        at, used = weight_rows(tile, n, LINES, USED, GATED)
         total += tl.load(bias + at, mask=used, other=0.0).to(tl.float32)[:, None]
     if GATED:
         half: tl.constexpr = LINES // 2
         halves = tl.permute(tl.reshape(total, [2, half, ROWS]), [1, 2, 0])
         gate, up = tl.split(halves)
         feature = tile * half + tl.arange(0, half)
+        used = feature < n
         result = gated(gate, up)
     else:
-        feature = tile * LINES + tl.arange(0, LINES)
+        feature, used = weight_rows(tile, n, LINES, USED, False)
         result = total
-    inside = (feature < n)[:, None] & (row < rows)[None, :]
+    inside = used[:, None] & (row < rows)[None, :]
     at = out + row[None, :] * out_stride + feature[:, None]
     tl.store(at, result.to(out.dtype.element_ty), mask=inside)
 
@@ -169,12 +176,12 @@ def store_tile(
 @triton.jit
 def finish_tile(
     out, total, bias, parts, arrivals, tile, part, rows, n, out_stride,
-    ROWS: tl.constexpr, LINES: tl.constexpr, SPLIT: tl.constexpr,
+    ROWS: tl.constexpr, LINES: tl.constexpr, USED: tl.constexpr, SPLIT: tl.constexpr,
     HAS_BIAS: tl.constexpr, GATED: tl.constexpr,
 ):  # fmt: skip
     """The outputs of a tile, once the sums over all SPLIT shares of K are there."""
     if SPLIT == 1:
-        store_tile(out, total, bias, tile, rows, n, out_stride, ROWS, LINES, HAS_BIAS, GATED)
+        store_tile(out, total, bias, tile, rows, n, out_stride, ROWS, LINES, USED, HAS_BIAS, GATED)
     else:
         place = tl.arange(0, LINES)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
         place += tile * SPLIT * LINES * ROWS
@@ -185,30 +192,32 @@ def finish_tile(
             for other in tl.static_range(SPLIT):
                 # .cg: other multiprocessors wrote this, so not from the cache of this one
                 total += tl.load(parts + other * LINES * ROWS + place, cache_modifier=".cg")
-            store_tile(out, total, bias, tile, rows, n, out_stride, ROWS, LINES, HAS_BIAS, GATED)
+            store_tile(
+                out, total, bias, tile, rows, n, out_stride, ROWS, LINES, USED, HAS_BIAS, GATED
+            )
             tl.store(arrivals + tile, 0)  # ready for the next launch
 
 
 @triton.jit
 def multiply_rows(
     out, x, weight, bias, parts, arrivals, rows, n, x_stride, w_stride, out_stride, share,
-    K: tl.constexpr, ROWS: tl.constexpr, LINES: tl.constexpr, BLOCK_K: tl.constexpr,
-    SPLIT: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr,
+    K: tl.constexpr, ROWS: tl.constexpr, LINES: tl.constexpr, USED: tl.constexpr,
+    BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr,
     HAS_BIAS: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """A tile of weight rows over one of SPLIT equal shares of K."""
-    start_dependents(PDL)
     tile, part = tl.program_id(0), tl.program_id(1)
-    at, used = weight_rows(tile, n, LINES, GATED)
+    at, used = weight_rows(tile, n, LINES, USED, GATED)
     wait_for_inputs(PDL)
     total = multiply_tile(
         x, weight, at, used, rows, x_stride, w_stride,
         part * share, tl.minimum((part + 1) * share, K),
         K, ROWS, LINES, BLOCK_K, EVEN, STAGES,
     )  # fmt: skip
+    start_dependents(PDL)
     finish_tile(
         out, total, bias, parts, arrivals, tile, part, rows, n, out_stride,
-        ROWS, LINES, SPLIT, HAS_BIAS, GATED,
+        ROWS, LINES, USED, SPLIT, HAS_BIAS, GATED,
     )  # fmt: skip
 
 
@@ -242,18 +251,27 @@ class Tiling:
     """How the tiles of a layer are cut, as measured on an H200.
 
     Attributes:
+        used: weight rows of a tile, of LINES that it has room for; all, where it is gated.
         split: shares of K.
         stages: blocks of weights in flight.
     """
 
+    used: int
     split: int
     stages: int
 
 
-def choose_tiling(rows: int, tiles: int, k: int, gate: bool) -> Tiling:
-    """K is split where there are too few tiles to fill 132 multiprocessors and shares stay long."""
-    split = 2 if tiles < 80 and k >= 2 * 2048 else 1
-    return Tiling(split, stages=4 if gate or rows > 32 else 6)
+def choose_tiling(rows: int, n: int, k: int, gate: bool, units: int) -> Tiling:
+    """One equal tile for each multiprocessor, where that leaves a tile half full at least.
+
+    Smaller layers split K, if the shares stay long; larger ones have several full tiles for each.
+    """
+    stages = 4 if gate or rows > 32 else 6
+    if gate or n > LINES * units:
+        return Tiling(LINES, 1, stages)
+    used = max(LINES // 2, triton.cdiv(triton.cdiv(n, units), 16) * 16)
+    split = 2 if triton.cdiv(n, used) < 80 and k >= 2 * 2048 else 1
+    return Tiling(used, split, stages)
 
 
 def few_rows_linear(
@@ -263,11 +281,12 @@ def few_rows_linear(
     *,
     gate: bool = False,
     pdl: bool = False,
+    units: int = H200_UNITS,
     tiling: Tiling | None = None,
 ) -> torch.Tensor:
     """x [T, K] times weight [N, K]; with ``gate``, silu of the first N/2 features times the others.
 
-    Right for any number of rows, fast up to 64.
+    Right for any number of rows, fast up to 64. ``units`` is the number of multiprocessors.
     """
     rows, k = x.shape
     n = weight.shape[0] // 2 if gate else weight.shape[0]
@@ -286,33 +305,33 @@ def few_rows_linear(
         )  # fmt: skip
         return out
     rows_pad = max(FEWEST_COLUMNS, triton.next_power_of_2(rows))
-    tiles = triton.cdiv(n, LINES // 2 if gate else LINES)
-    tiling = tiling or choose_tiling(rows, tiles, k, gate)
+    tiling = tiling or choose_tiling(rows, n, k, gate, units)
+    tiles = triton.cdiv(n, LINES // 2 if gate else tiling.used)
     share = triton.cdiv(triton.cdiv(k, tiling.split), BLOCK_K) * BLOCK_K
     held = tiles * tiling.split * LINES * rows_pad if tiling.split > 1 else 1
     parts = scratch(x.device, held, tiles)
     multiply_rows[(tiles, tiling.split)](
         out, x, weight, bias, parts.parts, parts.arrivals, rows, n, *strides, n, share,
-        ROWS=rows_pad, LINES=LINES, BLOCK_K=BLOCK_K, SPLIT=tiling.split, EVEN=k % BLOCK_K == 0,
-        STAGES=tiling.stages, num_warps=4, **shared,
+        ROWS=rows_pad, LINES=LINES, USED=tiling.used, BLOCK_K=BLOCK_K, SPLIT=tiling.split,
+        EVEN=k % BLOCK_K == 0, STAGES=tiling.stages, num_warps=4, **shared,
     )  # fmt: skip
     return out
 
 
 def bind_linear(site: CallSite) -> Callable[..., torch.Tensor]:
-    pdl = has_pdl(site)
+    pdl, units = has_pdl(site), site.device.units
 
     def call(
         x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:
-        return few_rows_linear(x, weight, bias, pdl=pdl)
+        return few_rows_linear(x, weight, bias, pdl=pdl, units=units)
 
     return call
 
 
 def bind_add_norm_linear(site: CallSite) -> Callable[..., torch.Tensor]:
     """Two launches: the norm in the product would be computed again by every program."""
-    pdl, gate = has_pdl(site), bool(site.traits["gated"])
+    pdl, units, gate = has_pdl(site), site.device.units, bool(site.traits["gated"])
 
     def call(
         x: torch.Tensor,
@@ -324,6 +343,6 @@ def bind_add_norm_linear(site: CallSite) -> Callable[..., torch.Tensor]:
         eps: float,
     ) -> torch.Tensor:
         hidden = add_rms_norm_into(summed, x, residual, norm_weight, eps, pdl=pdl)
-        return few_rows_linear(hidden, weight, bias, gate=gate, pdl=pdl)
+        return few_rows_linear(hidden, weight, bias, gate=gate, pdl=pdl, units=units)
 
     return call

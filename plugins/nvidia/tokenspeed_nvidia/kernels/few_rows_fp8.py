@@ -23,6 +23,7 @@ from tokenspeed_sdk.contracts.kernel import CallSite
 
 from tokenspeed_nvidia.kernels.few_rows import (
     FEWEST_COLUMNS,
+    LINES,
     Tiling,
     finish_tile,
     gated,
@@ -69,12 +70,12 @@ def quantize_row(
     K: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """COLUMNS columns of one row."""
-    start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     start = tl.program_id(1) * COLUMNS
     column = start + tl.arange(0, COLUMNS)
     wait_for_inputs(PDL)
     value = tl.load(x + row * x_stride + column, mask=column < K, other=0.0).to(tl.float32)
+    start_dependents(PDL)
     store_codes(codes, scales, value, row, start, groups, K, COLUMNS)
 
 
@@ -84,7 +85,6 @@ def add_norm_quantize_row(
     eps, K: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One row: the sum, rounded; its norm, rounded; the codes."""
-    start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, COLUMNS)
     inside = column < K
@@ -93,6 +93,7 @@ def add_norm_quantize_row(
     value = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
     stream = residual + row * residual_stride + column
     value += tl.load(stream, mask=inside, other=0.0).to(tl.float32)
+    start_dependents(PDL)
     rounded = value.to(summed.dtype.element_ty)
     tl.store(summed + row * summed_stride + column, rounded, mask=inside)
     value = rounded.to(tl.float32)
@@ -210,17 +211,17 @@ def multiply_rows_fp8(
     HAS_BIAS: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """A tile of weight rows over one of SPLIT equal shares of K."""
-    start_dependents(PDL)
     tile, part = tl.program_id(0), tl.program_id(1)
-    at, used = weight_rows(tile, n, LINES, GATED)
+    at, used = weight_rows(tile, n, LINES, LINES, GATED)
     wait_for_inputs(PDL)
     total = multiply_tile_fp8(
         codes, scales, weight, weight_scale, at, used, rows, groups, w_stride,
         part * share, tl.minimum((part + 1) * share, K), K, ROWS, LINES, EVEN, STAGES,
     )  # fmt: skip
+    start_dependents(PDL)
     finish_tile(
         out, total, bias, parts, arrivals, tile, part, rows, n, out_stride,
-        ROWS, LINES, SPLIT, HAS_BIAS, GATED,
+        ROWS, LINES, LINES, SPLIT, HAS_BIAS, GATED,
     )  # fmt: skip
 
 
@@ -245,9 +246,13 @@ def add_norm_quantize_rows(
     *,
     pdl: bool = False,
 ) -> Quantized:
-    """summed := residual + x; codes and scales of its norm."""
+    """summed := residual + x; codes and scales of its norm.
+
+    On an H200 several rows lose by dependent launch: they wait where the product in front computes.
+    """
     made = _quantized(x)
     rows, k = x.shape
+    pdl = pdl and rows == 1
     columns = max(GROUP.value, triton.next_power_of_2(k))
     add_norm_quantize_row[(rows,)](
         made.codes, made.scales, summed, x, residual, weight,
@@ -265,10 +270,14 @@ def _quantized(x: torch.Tensor) -> Quantized:
     )
 
 
-def choose_tiling(rows: int, tiles: int, k: int) -> Tiling:
-    """As ``few_rows`` does; a tile has half the bytes, so that more of them must be under way."""
-    split = 4 if tiles < 128 and k >= 4 * 1024 else 1
-    return Tiling(split, stages=6)
+def choose_tiling(rows: int, n: int, k: int) -> Tiling:
+    """As measured on an H200: a tile has half the bytes of a 16-bit one, so K is split more often.
+
+    Tiles are twice as high where many rows would be read by each of them.
+    """
+    split = 4 if n < 128 * LINES and k >= 4 * 1024 else 1
+    high = rows > 32 or (rows > 8 and split == 1)
+    return Tiling(2 * LINES if high else LINES, split, stages=6 if rows > 32 and split > 1 else 4)
 
 
 def product(
@@ -281,7 +290,6 @@ def product(
     gate: bool = False,
     pdl: bool = False,
     tiling: Tiling | None = None,
-    lines: int = 64,
     warps: int = 4,
     vector_rows: int = VECTOR_ROWS,
 ) -> torch.Tensor:
@@ -300,8 +308,9 @@ def product(
         )  # fmt: skip
         return out
     rows_pad = max(FEWEST_COLUMNS, triton.next_power_of_2(rows))
+    tiling = tiling or choose_tiling(rows, weight.shape[0], k)
+    lines = tiling.used
     tiles = triton.cdiv(n, lines // 2 if gate else lines)
-    tiling = tiling or choose_tiling(rows, tiles, k)
     share = triton.cdiv(triton.cdiv(k, tiling.split), GROUP.value) * GROUP.value
     held = tiles * tiling.split * lines * rows_pad if tiling.split > 1 else 1
     parts = scratch(weight.device, held, tiles)

@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""attention_prefill@1 and attention_decode@1 by FlashInfer (Ye et al., 2025, arXiv:2501.01005).
+"""FlashInfer (Ye et al., 2025, arXiv:2501.01005): its import, its plans, attention_decode@1 by it.
 
 FlashInfer compiles its kernels on first use and wants the lengths of all rows on the host before it
 runs. ``plan`` takes them once per step; every layer of a cache group then runs with the same plan.
 A call without a plan makes one from the device tensors: right, but it waits for the device, so it
 neither overlaps nor can be captured.
 
-Prefill kernels are compiled when a site is bound, so that one that cannot be compiled is left out
-there and then, and another kernel serves. Compiled kernels are kept in
-``$XDG_CACHE_HOME/tokenspeed/flashinfer/<torch>`` (XDG_CACHE_HOME is ~/.cache unless set), or where
-FLASHINFER_WORKSPACE_BASE says, in a folder per FlashInfer version and GPU architecture, and are
-reused by the next process.
+Compiled kernels are kept in ``$XDG_CACHE_HOME/tokenspeed/flashinfer/<torch>`` (XDG_CACHE_HOME is
+~/.cache unless set), or where FLASHINFER_WORKSPACE_BASE says, in a folder per FlashInfer version
+and GPU architecture, and are reused by the next process.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,8 +25,6 @@ from typing import Any, TypeAlias
 
 import torch
 from tokenspeed_sdk.contracts.kernel import CallSite, HostStep
-
-_log = logging.getLogger(__name__)
 
 WORKSPACE_BYTES = 256 << 20
 STEPS_IN_FLIGHT = 3
@@ -97,55 +92,17 @@ class Plan:
     wrapper: Any
     tokens: int
 
-    def run(self, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) -> torch.Tensor:
-        """Zeros for tokens behind the last row."""
+    def run(self, q: torch.Tensor, *kv: Any) -> torch.Tensor:
+        """``kv`` as the wrapper takes them. Zeros for tokens behind the last row."""
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         if self.tokens < q.shape[0]:
             out[self.tokens :].zero_()
         if self.wrapper is not None:
-            self.wrapper.run(q[: self.tokens], (k_cache, v_cache), out=out[: self.tokens])
+            self.wrapper.run(q[: self.tokens], *kv, out=out[: self.tokens])
         return out
 
 
 NOTHING = Plan(None, 0)
-
-
-class FlashInferPrefill:
-    """A bound attention_prefill@1. RuntimeError: its kernel can neither be found nor compiled."""
-
-    def __init__(self, geometry: Geometry) -> None:
-        self.plan_key = ("attention_prefill@1:flashinfer", geometry)
-        self._geometry = geometry
-        if (refusal := compile_prefill(geometry)) is not None:
-            raise RuntimeError(refusal)
-
-    def plan(self, step: HostStep, scale: float) -> Plan:
-        """What all layers of a step run with. Costs 0.1 to 0.4 ms of host time."""
-        g, tokens = self._geometry, int(step.query_start[-1])
-        if not tokens:
-            return NOTHING
-        wrapper = next_wrapper(prefill_wrapper, g, step.page_table)
-        pages = flatten_pages(step, g.page_size)
-        plan_prefill(wrapper, g, step.query_start, pages, scale)
-        return Plan(wrapper, tokens)
-
-    def __call__(
-        self,
-        q: torch.Tensor,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        page_table: torch.Tensor,
-        row_slot: torch.Tensor,
-        query_start: torch.Tensor,
-        kv_len: torch.Tensor,
-        scale: float,
-        *,
-        plan: Plan | None = None,
-    ) -> torch.Tensor:
-        if plan is None:
-            step = HostStep(query_start.cpu(), kv_len.cpu(), page_table, row_slot)
-            plan = self.plan(step, scale)
-        return plan.run(q, k_cache, v_cache)
 
 
 class FlashInferDecode:
@@ -185,49 +142,7 @@ class FlashInferDecode:
         if plan is None:
             starts = torch.arange(len(kv_len) + 1, dtype=torch.int32)
             plan = self.plan(HostStep(starts, kv_len.cpu(), page_table, row_slot), scale)
-        return plan.run(q, k_cache, v_cache)
-
-
-@cache
-def compile_prefill(geometry: Geometry) -> str | None:
-    """Have FlashInfer load or compile the kernel of a geometry; why it cannot, or None.
-
-    It does so at the first plan, so a step of one token is planned.
-    """
-    _log.info(
-        "FlashInfer loads its prefill kernel; the first time it compiles for about 1.5 minutes, "
-        "and keeps the result in %s",
-        os.environ.get("FLASHINFER_WORKSPACE_BASE") or cache_folder(),
-    )
-    try:
-        device = torch.device("cuda", torch.cuda.current_device())
-        page = torch.zeros(1, dtype=torch.int32)
-        one = torch.tensor([0, 1], dtype=torch.int32)
-        pages = Pages(one, page.to(device), page + 1)
-        plan_prefill(prefill_wrapper(geometry, device), geometry, one, pages, 1.0)
-    except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
-        return (
-            f"FlashInfer could not make its prefill kernel: {type(error).__name__}: {lines[-1]}; "
-            f"it needs ninja, a C++ compiler and nvcc on PATH, or its kernels compiled beforehand"
-        )
-    return None
-
-
-def plan_prefill(
-    wrapper: Any, g: Geometry, query_start: torch.Tensor, pages: Pages, scale: float
-) -> None:
-    wrapper.plan(
-        query_start, pages.start, pages.index, pages.last_len,
-        g.heads, g.kv_heads, g.head_dim, g.page_size, causal=True, sm_scale=scale,
-        window_left=g.window_left, q_data_type=g.dtype, kv_data_type=g.dtype,
-    )  # fmt: skip
-
-
-def prefill_wrapper(geometry: Geometry, device: torch.device) -> Any:
-    backend = "fa3" if geometry.arch == "sm_90" else "fa2"
-    made = load_flashinfer().BatchPrefillWithPagedKVCacheWrapper
-    return made(workspace(device), "HND", backend=backend)
+        return plan.run(q, (k_cache, v_cache))
 
 
 def _decode_wrapper(geometry: Geometry, device: torch.device) -> Any:
@@ -248,11 +163,7 @@ def _turns(make: Maker, geometry: Geometry, device: torch.device, page_table: in
     return cycle([make(geometry, device) for _ in range(STEPS_IN_FLIGHT)])
 
 
-def bind_prefill(site: CallSite) -> FlashInferPrefill:
-    return FlashInferPrefill(Geometry.of(site))
-
-
-def bind_decode(site: CallSite) -> FlashInferDecode:
+def bind(site: CallSite) -> FlashInferDecode:
     return FlashInferDecode(Geometry.of(site))
 
 

@@ -53,7 +53,6 @@ def multiply_tiles(
     PDL: tl.constexpr,
 ):  # fmt: skip
     """One tile [TOKENS, FEATURES] of the result."""
-    start_dependents(PDL)
     down, across = tl.cdiv(rows, TOKENS), tl.cdiv(n, FEATURES)
     place = tl.program_id(0)
     strip = place // (TOGETHER * across)
@@ -79,6 +78,7 @@ def multiply_tiles(
             b = tl.load(right + start, mask=inside[:, None], other=0.0)
         scale = tl.load(scales + block * padded + some_row) * tl.load(factor + block)
         total += tl.dot(a, b) * scale[:, None]
+    start_dependents(PDL)
     if HAS_BIAS:
         total += tl.load(bias + some_feature).to(tl.float32)[None, :]
     used = (row < rows)[:, None] & (feature < n)[None, :]
@@ -88,10 +88,11 @@ def multiply_tiles(
 
 def choose_tile(rows: int, n: int, units: int) -> Tile:
     """Large tiles for many rows; for fewer, narrow ones, so that every unit reads weights."""
+    narrow = n < 64 * units
     if rows <= 64:
-        return Tile(64, 32 if n < 64 * units else 64, warps=4, stages=5)
+        return Tile(64, 32, warps=4, stages=6) if narrow else Tile(64, 64, warps=4, stages=5)
     if rows <= 128:
-        return Tile(128, 32 if n < 64 * units else 64, warps=4, stages=5)
+        return Tile(128, 32, warps=4, stages=6) if narrow else Tile(128, 64, warps=8, stages=4)
     return Tile(128, 128, warps=8, stages=3)
 
 

@@ -54,7 +54,6 @@ def quantize_rows(
     EVEN: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """COLUMNS features of ROWS tokens."""
-    start_dependents(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     present = (row < rows)[:, None]
@@ -63,6 +62,7 @@ def quantize_rows(
     wait_for_inputs(PDL)
     at = row[:, None].to(tl.int64)
     value = tl.load(x + at * x_stride + column[None, :], mask=present, other=0.0).to(tl.float32)
+    start_dependents(PDL)
     value = tl.reshape(value, [ROWS, COLUMNS // GROUP, GROUP])
     largest = tl.max(tl.abs(value), 2)
     scale = tl.where(largest > 0, largest / LARGEST, 1.0)

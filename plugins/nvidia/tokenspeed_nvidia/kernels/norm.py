@@ -28,7 +28,6 @@ def rms_norm_rows(
     WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows a program; row r lies at (r // heads) * outer + (r % heads) * inner in x."""
-    start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
     inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
@@ -36,6 +35,7 @@ def rms_norm_rows(
     factor = tl.load(weight + column, mask=column < WIDTH, other=0.0).to(tl.float32)
     wait_for_inputs(PDL)
     value = tl.load(x + start[:, None] + column[None, :], mask=inside, other=0.0).to(tl.float32)
+    start_dependents(PDL)
     scale = tl.rsqrt(tl.sum(value * value, axis=1) / WIDTH + eps)
     value = value * scale[:, None] * factor[None, :]
     target = out + row[:, None] * WIDTH + column[None, :]
@@ -48,7 +48,6 @@ def add_rms_norm_rows(
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One row a program. The norm is of the sum as the residual keeps it, rounded."""
-    start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, COLUMNS)
     inside = column < WIDTH
@@ -57,6 +56,7 @@ def add_rms_norm_rows(
     value = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
     stream = residual + row * residual_stride + column
     value += tl.load(stream, mask=inside, other=0.0).to(tl.float32)
+    start_dependents(PDL)
     rounded = value.to(summed.dtype.element_ty)
     tl.store(summed + row * summed_stride + column, rounded, mask=inside)
     value = rounded.to(tl.float32)

@@ -5,13 +5,18 @@
 CUDA programming guide, "Programmatic Dependent Launch and Synchronization". A kernel launched with
 ``options(pdl)`` may begin early, so its body follows one rule:
 
-    start_dependents(PDL)      # the next kernel may begin, too
     ...                        # load weights and other constants: nobody writes them
     wait_for_inputs(PDL)       # everything before this kernel is complete and visible
     ...                        # only now touch what an earlier kernel writes or still reads
+    start_dependents(PDL)      # the next kernel may begin, too
+    ...                        # compute and store
 
 Every kernel launched this way waits, so what lies two kernels back is complete as well. The gain is
 what happens before the wait: weights travel while a small kernel in front still computes.
+
+Dependents start behind a kernel's last loads. Earlier they would take its memory bandwidth and its
+room: on an H200, a small kernel that waits for a chain of loads became slower by more than its
+successor gained. A product of one row, whose loads are all under way at once, lets them go first.
 """
 
 # The dialect of @triton.jit bodies has no annotations beyond tl.constexpr, and triton has no stubs.
