@@ -35,6 +35,7 @@ from tokenspeed_nvidia.kernels import (
     fp8_linear,
     kv_gather,
     kv_write,
+    mask_logits,
     norm,
     page_table,
     pdl,
@@ -119,6 +120,7 @@ def run_small(arch: str) -> None:
     rope.rope(q, k, positions, meta(40960, 128, dtype=torch.float32), interleaved=False)
     kv_write.kv_write(k, v, *paged(8, 128, torch.bfloat16), ints(32), positions)
     rows.embedding(ints(32, dtype=torch.int64), meta(151936, 4096))
+    mask_logits.mask_logits(meta(32, 151936, dtype=torch.float32), ints(32, 4748), ints(32))
     page_table.page_table_update(ints(34, 2560), ints(34), *(ints(600) for _ in range(4)), ints(1))
 
 

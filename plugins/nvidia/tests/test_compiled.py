@@ -47,8 +47,8 @@ SPILL_LIMIT = 16
 than the smaller tile, which parks none."""
 
 SHARED_LIMIT = {"sm_90": 227 * 1024, "sm_100": 227 * 1024, "gfx950": 160 * 1024}
-ONE_VALUE_A_THREAD = ("pick_winners", "write_entries")
-"""Kernels that read a few dozen to a few hundred numbers: nothing to widen."""
+ONE_VALUE_A_THREAD = ("forbid", "pick_winners", "write_entries")
+"""Kernels that read a few numbers of a whole row: nothing to widen."""
 
 
 @pytest.fixture(scope="module", params=RUNS)

@@ -118,6 +118,7 @@ def kernels() -> tuple[Kernel, ...]:
         _triton("rope_kv_write_fp8@1", "rope_kv_write:bind_fp8", _e4m3),
         _triton("silu_and_mul@1", "activation:bind"),
         _triton("page_table_update@1", "page_table:bind"),
+        _triton("mask_logits@1", "mask_logits:bind"),
         LazyKernel("sample@1", "triton", "kernels.sample:bind", 100, (_gpu, _triton_arch)),
         _triton("attention_prefill@1", "attention_prefill:bind", _head_dim, _page),
         _flashinfer("attention_prefill@1", "flashinfer_prefill:bind", fa3, installed),
