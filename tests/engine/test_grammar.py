@@ -17,13 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from harness import Answer, all_at_once, engine, greedy, submit
 from test_loop import prompts
 from tokenspeed._scheduler import Finish
 from tokenspeed.engine.grammar import NO_TOKEN, GrammarLoader, Grammars
-from tokenspeed.messages import EngineInput, NewGrammar, Sampling, Submit
+from tokenspeed.messages import EngineInput, NewGrammar, Sampling, Submit, Thinking
 from tokenspeed_sdk.contracts.grammar import GrammarError
 from tokenspeed_sdk.contracts.kernel import Binding, CallSite
 from tokenspeed_sdk.contracts.platform import Device
@@ -201,6 +202,37 @@ def test_answers_follow_their_grammars_through_retraction_and_aborts(
         if i not in leave:
             assert (answer.finish, len(answer.tokens)) == (Finish.STOP, 21)
     assert not grammars._sequences
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "not begun"])
+def test_a_grammar_begins_when_the_model_has_thought(
+    tiny_llama: Path, delaying: Device, grammars: Grammars, begun: bool
+) -> None:
+    """A thought is free but for the end of the answer; whether there is one, the model says."""
+    asked = prompts(8, seed=1)
+    for begin, end in ((5, 11), (30, 41)):  # the grammar itself lets the first token begin with 5
+        thinking = Thinking(begin, end, begun, [END])
+        submits = [
+            msgspec.structs.replace(
+                submit(i, p, 24, [END], Sampling(2.0, -1, 1.0, 0.0, i), grammar=1),
+                thinking=thinking,
+            )
+            for i, p in enumerate(asked)
+        ]
+        with engine(tiny_llama, delaying) as built:
+            mailbox = built.run(first([new(1, 5, 6)], submits), grammars)
+        thought = 0
+        for answer in mailbox.answers.values():
+            tokens = answer.tokens
+            if begun or tokens[0] == begin:
+                over = tokens.index(end) + 1 if end in tokens else len(tokens)
+                assert END not in tokens[:over]
+                thought += over < len(tokens)
+                tokens = tokens[over:]
+            follow = matcher(5, 6)
+            assert all(follow.accept(token) for token in tokens)
+            assert answer.finish == (Finish.STOP if tokens[-1:] == [END] else Finish.LENGTH)
+        assert thought or not begun
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,8 @@ class FrontConfig(_Checked, frozen=True, kw_only=True):
         request_timeout: seconds after which a request ends with DEADLINE_EXCEEDED.
         max_queue: requests that may wait; one more gets RESOURCE_EXHAUSTED.
         isolate_tenants: whether a request without a salt is refused.
+        reasoning: whether the gateway takes what the model thinks out of the answer, so that a
+            constraint is about what follows.
     """
 
     model: Text
@@ -163,6 +165,7 @@ class FrontConfig(_Checked, frozen=True, kw_only=True):
     request_timeout: Seconds = 600.0
     max_queue: Count = 1024
     isolate_tenants: Flag = False
+    reasoning: Flag = False
 
 
 @cache

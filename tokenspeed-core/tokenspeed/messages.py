@@ -8,6 +8,8 @@ Times are milliseconds of the monotonic clock, which all processes of a machine 
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 from tokenspeed_sdk.contracts.observer import KernelChoice
 
@@ -22,6 +24,25 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     seed: int
 
 
+Marks: TypeAlias = tuple[int, int]
+"""Tokens between which a model thinks: the first, the last."""
+
+
+class Thinking(msgspec.Struct, frozen=True, array_like=True):
+    """What may come before the part of an answer that a grammar is about.
+
+    Attributes:
+        begin, end: tokens between which the model thinks.
+        begun: the prompt has the first of them already; else it may be the answer's first token.
+        end_ids: tokens that end an answer, which may not come within a thought.
+    """
+
+    begin: int
+    end: int
+    begun: bool
+    end_ids: list[int]
+
+
 class Submit(msgspec.Struct, frozen=True, array_like=True):
     """One sequence to generate.
 
@@ -29,6 +50,7 @@ class Submit(msgspec.Struct, frozen=True, array_like=True):
         tokens: int32 bytes.
         deadline_ms: 0 for none.
         grammar: number of a NewGrammar; 0 for none.
+        thinking: what may come before it begins; None: nothing.
     """
 
     request: int
@@ -40,6 +62,7 @@ class Submit(msgspec.Struct, frozen=True, array_like=True):
     deadline_ms: int = 0
     priority: int = 0
     grammar: int = 0
+    thinking: Thinking | None = None
 
 
 class NewGrammar(msgspec.Struct, frozen=True, array_like=True):

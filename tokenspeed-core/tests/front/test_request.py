@@ -8,8 +8,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 from tokenspeed.front.errors import InvalidRequest
 from tokenspeed.front.request import GenerationRequest, Limits, SamplingParams
+from tokenspeed.front.thinking import find_marks
+from tokenspeed.messages import Thinking
 from tokenspeed_sdk.contracts.grammar import KINDS, Constraint
 
 LIMITS = Limits(max_model_len=16, vocab_size=100, eos_ids=(2, 0))
@@ -175,3 +178,38 @@ def test_a_constraint_goes_along() -> None:
 def test_a_constraint_that_cannot_be_kept_to(params: Any, limits: Limits, text: str) -> None:
     with pytest.raises(InvalidRequest, match=text):
         GenerationRequest.validated([5], SamplingParams(**params), limits)
+
+
+BEGIN, END = 90, 91
+
+
+@pytest.mark.parametrize(
+    ("tokens", "begun"),
+    [
+        ([5], False),
+        ([5, BEGIN], True),
+        ([5, BEGIN, 6, 7], True),
+        ([BEGIN, 6, END, 5, 5, 5, 5, 5, 5], False),
+        ([BEGIN, 6, END, 5, BEGIN], True),
+        ([5, BEGIN, END], None),
+        ([5, BEGIN, 7, END, 7, 7], None),
+    ],
+)
+def test_a_constraint_is_about_what_follows_a_thought(tokens: list[int], begun: Any) -> None:
+    """Of a turn before, which is long over; of this one; and of one that was closed for us."""
+    limits = msgspec.structs.replace(LIMITS, marks=(BEGIN, END))
+    made = GenerationRequest.validated(tokens, SamplingParams(regex="a"), limits)
+    if begun is None:
+        assert made.thinking is None
+    else:
+        assert made.thinking == Thinking(BEGIN, END, begun=begun, end_ids=[2, 0])
+        assert made.submits([1], 0)[0].thinking == made.thinking
+    assert GenerationRequest.validated(tokens, SamplingParams(), limits).thinking is None
+    assert GenerationRequest.validated(tokens, SamplingParams(regex="a"), LIMITS).thinking is None
+
+
+def test_marks_of_a_tokenizer(tokenizer: Tokenizer) -> None:
+    assert find_marks(tokenizer) is None
+    thinker = Tokenizer.from_str(tokenizer.to_str())
+    thinker.add_tokens(["<think>", "</think>"])
+    assert find_marks(thinker) == tuple(map(thinker.token_to_id, ("<think>", "</think>")))

@@ -125,6 +125,7 @@ def serve(folder: str | None, model: str | None, **values: Any) -> None:
             request_timeout=values.pop("request_timeout"),
             max_queue=values.pop("max_queue"),
             isolate_tenants=values.pop("isolate_tenants"),
+            reasoning=values["reasoning_parser"] is not None,
             admin_port=_choose_admin_port(values.pop("admin_port"), values["port"]),
         )
     log_level = values.pop("log_level")

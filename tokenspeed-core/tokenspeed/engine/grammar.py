@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tokenspeed._scheduler import Plan, Updates
     from tokenspeed.engine.buffers import StepBuffers
-    from tokenspeed.messages import NewGrammar, Submit
+    from tokenspeed.messages import NewGrammar, Submit, Thinking
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +79,44 @@ class GrammarLoader:
                 loading.made = f"{type(error).__name__}: {error}"
 
 
+class AfterThinking:
+    """A matcher whose grammar begins when the model has thought, if it begins to.
+
+    While it thinks everything may come but the end of the answer.
+    """
+
+    def __init__(self, matcher: Matcher, thinking: Thinking) -> None:
+        self._matcher = matcher
+        self._thinking = thinking
+        self._thinks = thinking.begun
+        self._may_begin = not thinking.begun
+
+    def fill(self, mask: np.ndarray) -> None:
+        if self._thinks:
+            mask[:] = -1
+            for token in self._thinking.end_ids:
+                mask[token // 32] &= ~_bit(token)
+            return
+        self._matcher.fill(mask)
+        if self._may_begin:
+            mask[self._thinking.begin // 32] |= _bit(self._thinking.begin)
+
+    def accept(self, token: int) -> bool:
+        if self._thinks:
+            self._thinks = token != self._thinking.end
+            return token not in self._thinking.end_ids
+        if self._may_begin and token == self._thinking.begin:
+            self._thinks, self._may_begin = True, False
+            return True
+        self._may_begin = False
+        return self._matcher.accept(token)
+
+
+def _bit(token: int) -> np.int32:
+    """Of a token in its word of a mask."""
+    return np.uint32(1 << token % 32).view(np.int32)
+
+
 @dataclass
 class Sequence:
     """A request that is held to a grammar.
@@ -87,7 +125,7 @@ class Sequence:
         failure: why it can go on no more; its next mask lets nothing through.
     """
 
-    matcher: Matcher
+    matcher: Matcher | AfterThinking
     failure: str | None = None
 
     def accept(self, tokens: list[int]) -> None:
@@ -154,9 +192,11 @@ class Grammars:
         self._waiting = [each for each in self._waiting if each[1].made is None]
         return [(submit, grammar) for submit, grammar in made if grammar is not None]
 
-    def begin(self, request: int, grammar: Grammar) -> None:
+    def begin(self, submit: Submit, grammar: Grammar) -> None:
         """The scheduler took a submit."""
-        self._sequences[request] = Sequence(grammar.matcher())
+        matcher, thinking = grammar.matcher(), submit.thinking
+        held = matcher if thinking is None else AfterThinking(matcher, thinking)
+        self._sequences[submit.request] = Sequence(held)
 
     def advance(self, updates: Updates) -> None:
         """Follow the tokens of all sequences that have a grammar."""

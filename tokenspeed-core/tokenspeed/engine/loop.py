@@ -138,7 +138,7 @@ class EngineLoop:
             if isinstance(grammar, str):
                 self._reporter.fail(submit.request, f"its grammar cannot be loaded: {grammar}")
             elif self._submit(submit):
-                self._grammars.begin(submit.request, grammar)
+                self._grammars.begin(submit, grammar)
 
     def _submit(self, submit: Submit) -> bool:
         """Whether the scheduler took it."""

@@ -23,7 +23,8 @@ from tokenspeed_sdk.contracts.grammar import Constraint
 from tokenspeed.front.caller import checked_priority, checked_salt, namespace_of
 from tokenspeed.front.constraint import constraint_of
 from tokenspeed.front.errors import Amount, InvalidRequest
-from tokenspeed.messages import Sampling, Submit
+from tokenspeed.front.thinking import thinking_after
+from tokenspeed.messages import Marks, Sampling, Submit, Thinking
 
 if TYPE_CHECKING:
     from tokenspeed.front.grammars import FrontGrammar, Grammars
@@ -103,12 +104,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         max_model_len: tokens of prompt and answer together.
         eos_ids: the model's own end tokens.
         isolate_tenants: a request without a salt is refused.
+        marks: between which the model may think before what a constraint is about.
     """
 
     max_model_len: int
     vocab_size: int
     eos_ids: tuple[int, ...] = ()
     isolate_tenants: bool = False
+    marks: Marks | None = None
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +125,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         namespace: of the salt; part of every key in the prefix cache.
         constraint: what each answer must match.
         grammar: the same, compiled; from ``compiled_with``.
+        thinking: what may come before it.
     """
 
     tokens: bytes
@@ -137,6 +141,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     namespace: int
     constraint: Constraint | None = None
     grammar: FrontGrammar | None = None
+    thinking: Thinking | None = None
 
     @classmethod
     def validated(
@@ -148,6 +153,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         prompt = _prompt(tokens, limits)
         room = limits.max_model_len - len(prompt)
         stop_ids = _stop_token_ids(params.stop_token_ids, limits.vocab_size)
+        constraint = constraint_of(params, limits.eos_ids)
         if not params.ignore_eos:
             stop_ids = limits.eos_ids + stop_ids
         return cls(
@@ -162,7 +168,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
             keep_stop_token=params.keep_stop_token,
             priority=checked_priority(params.priority),
             namespace=_namespace(params.salt, limits),
-            constraint=constraint_of(params, limits.eos_ids),
+            constraint=constraint,
+            thinking=thinking_after(prompt, limits.marks, limits.eos_ids) if constraint else None,
         )
 
     async def compiled_with(self, grammars: Grammars) -> GenerationRequest:
@@ -186,6 +193,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
                 deadline_ms=deadline_ms,
                 priority=self.priority,
                 grammar=self.grammar.number if self.grammar is not None else 0,
+                thinking=self.thinking,
             )
             for i, request in enumerate(ids)
         ]

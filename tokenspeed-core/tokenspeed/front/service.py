@@ -24,6 +24,7 @@ from tokenspeed.front.kv_stream import BehindError, Record, stream_kv_events
 from tokenspeed.front.loads import Throughput, engine_load, loads_response
 from tokenspeed.front.request import GenerationRequest, Limits
 from tokenspeed.front.server_info import model_info_response, server_info_response
+from tokenspeed.front.thinking import find_marks
 
 if TYPE_CHECKING:
     from tokenspeed_sdk.contracts.observer import Outcome
@@ -94,6 +95,7 @@ class SchedulerService:
             vocab_size=ready.vocab_size,
             eos_ids=folder.eos_ids(ready.vocab_size),
             isolate_tenants=config.isolate_tenants,
+            marks=find_marks(folder.tokenizer) if config.reasoning else None,
         )
         self._running: dict[str, Generation] = {}
         self._started = time.time()
