@@ -49,6 +49,11 @@ class AcmePlatform(FakePlatform):
         return Decline("no driver of Acme's in this machine")
 """
 
+KIT_TEST = Path(__file__).with_name("test_kit_grammar.py").read_text()
+ACME_GRAMMAR = KIT_TEST.partition("\n\ndef test_")[0].replace("pytestmark", "# ")
+ACME_GRAMMAR += "\n\nAcme = Regexes\n"
+"""The sound backend of the tests of its kit."""
+
 
 def test_every_block_is_a_file() -> None:
     assert len(FILES) == TEXT.count("```python") > 0
@@ -56,6 +61,7 @@ def test_every_block_is_a_file() -> None:
 
 def test_every_file_runs(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(acme_kernels=ACME)
+    pytester.makepyfile(acme_grammar=ACME_GRAMMAR)
     pytester.mkpydir("acme_npu").joinpath("platform.py").write_text(ACME_NPU)
     for name, text in FILES.items():
         (pytester.path / name).write_text(text)
