@@ -121,6 +121,43 @@ struct SiluArgs {
   int64_t rows, inter;
 };
 
+struct AdjustArgs {
+  float* logits;            // [rows, vocab], in place
+  float* kept;              // [rows, vocab]
+  const int64_t* slot;      // [rows]
+  const int64_t* position;  // [rows]
+  const int32_t* wanted;    // [slots, 1]
+  const float* penalties;   // [slots, 3]
+  const int32_t* counts;    // [slots, vocab]
+  const int32_t* bias_id;   // [slots, biases]
+  const float* bias_value;
+  const int32_t* bias_until;
+  int64_t logits_stride, kept_stride, wanted_stride, penalties_stride, counts_stride;
+  int64_t id_stride, value_stride, until_stride;
+  int64_t rows, vocab, slots, biases;
+};
+
+struct RecordArgs {
+  int64_t* last_token;     // [slots]
+  int32_t* counts;         // [slots, vocab]
+  const float* penalties;  // [slots, 3]
+  const int64_t* slot;     // [rows]
+  const int64_t* token;    // [rows]
+  int64_t counts_stride, penalties_stride;
+  int64_t rows, vocab, slots;
+};
+
+struct LogprobsArgs {
+  const float* logits;    // [rows, vocab]
+  const int64_t* token;   // [rows]
+  const int64_t* slot;    // [rows]
+  const int32_t* wanted;  // [slots, 1]
+  int32_t* top_id;        // [slots, most]
+  float* top_value;       // [slots, most]
+  int64_t logits_stride, wanted_stride, id_stride, value_stride;
+  int64_t rows, vocab, slots, most;
+};
+
 struct MaskLogitsArgs {
   float* logits;        // [rows, vocab]
   const int32_t* mask;  // [masks, ceil(vocab / 32)]
@@ -157,6 +194,9 @@ struct Kernels {
   int (*attention_decode)(const AttentionArgs&);
   int (*silu_and_mul)(const SiluArgs&);
   int (*sample)(const SampleArgs&);
+  int (*adjust_logits)(const AdjustArgs&);
+  int (*record_tokens)(const RecordArgs&);
+  int (*logprobs)(const LogprobsArgs&);
   int (*mask_logits)(const MaskLogitsArgs&);
 };
 

@@ -27,6 +27,7 @@ from triton.runtime.jit import JITFunction
 
 from tokenspeed_nvidia.kernels import (
     activation,
+    adjust_logits,
     attention_decode,
     attention_prefill,
     attention_split,
@@ -35,6 +36,7 @@ from tokenspeed_nvidia.kernels import (
     fp8_linear,
     kv_gather,
     kv_write,
+    logprobs,
     mask_logits,
     norm,
     page_table,
@@ -52,7 +54,7 @@ POINTERS = {
     torch.float8_e4m3fn: "*fp8e4nv", torch.int32: "*i32", torch.int64: "*i64",
 }  # fmt: skip
 UNITS = {"sm_90": 132, "sm_100": 148, "gfx950": 256}
-NOT_CONSTANTS = ("num_warps", "num_stages", "launch_pdl")
+NOT_CONSTANTS = ("num_warps", "num_stages", "launch_pdl", "enable_fp_fusion")
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -107,6 +109,24 @@ def run_sample(arch: str) -> None:
     logits = meta(32, 151936, dtype=torch.float32)
     rules = (floats[0], ints(32), floats[1], floats[2])
     sample.sample(logits, *rules, *longs, pdl=arch in pdl.ARCHS)
+
+
+def run_adjusted(arch: str) -> None:
+    """At the strides that the engine's records have."""
+    logits, kept = (meta(32, 151936, dtype=torch.float32) for _ in range(2))
+    slot, position = (ints(32, dtype=torch.int64) for _ in range(2))
+    record = ints(34, 4612)
+    penalties = record.view(torch.float32)[:, 1:4]
+    lists = record[:, 4:1540], record.view(torch.float32)[:, 1540:3076], record[:, 3076:]
+    counts, pdl_here = ints(34, 151936), arch in pdl.ARCHS
+    adjust_logits.adjust_logits(
+        logits, kept, slot, position, record[:, :1], penalties, counts, *lists, pdl=pdl_here
+    )
+    last = ints(34, dtype=torch.int64)
+    adjust_logits.record_tokens(last, counts, penalties, slot, slot, pdl=pdl_here)
+    found = ints(34, 42)
+    values = found.view(torch.float32)[:, 21:]
+    logprobs.logprobs(kept, slot, slot, record[:, :1], found[:, :21], values, pdl=pdl_here)
 
 
 def run_small(arch: str) -> None:
@@ -170,6 +190,7 @@ RUNS: dict[str, Callable[[str], None]] = {
     "prefill_256": lambda arch: run_prefill(arch, head_dim=256),
     "prefill_fp32": lambda arch: run_prefill(arch, dtype=torch.float32),
     "sample": run_sample,
+    "adjusted": run_adjusted,
     "small": run_small,
     "few_rows": run_few_rows,
     "few_rows_fp8": run_few_rows_fp8,

@@ -24,8 +24,8 @@ if importlib.util.find_spec("triton") is None:
 
 RUNS = {
     "sm_90": (
-        "decode", "decode_fp8", "prefill", "prefill_fp8", "prefill_256", "sample", "small",
-        "few_rows", "few_rows_fp8", "fp8_linear", "rope_kv_write",
+        "decode", "decode_fp8", "prefill", "prefill_fp8", "prefill_256", "sample",
+        "adjusted", "small", "few_rows", "few_rows_fp8", "fp8_linear", "rope_kv_write",
     ),
     "sm_100": ("decode", "prefill", "small", "rope_kv_write"),
     "gfx950": ("decode", "prefill", "small", "rope_kv_write"),
@@ -47,8 +47,8 @@ SPILL_LIMIT = 16
 than the smaller tile, which parks none."""
 
 SHARED_LIMIT = {"sm_90": 227 * 1024, "sm_100": 227 * 1024, "gfx950": 160 * 1024}
-ONE_VALUE_A_THREAD = ("forbid", "pick_winners", "write_entries")
-"""Kernels that read a few numbers of a whole row: nothing to widen."""
+ONE_VALUE_A_THREAD = ("forbid", "pick_winners", "record_rows", "row_likeliest", "write_entries")
+"""Kernels that read a few numbers of a whole row, or of few rows: nothing to widen."""
 
 
 @pytest.fixture(scope="module", params=RUNS)

@@ -118,8 +118,11 @@ def kernels() -> tuple[Kernel, ...]:
         _triton("rope_kv_write_fp8@1", "rope_kv_write:bind_fp8", _e4m3),
         _triton("silu_and_mul@1", "activation:bind"),
         _triton("page_table_update@1", "page_table:bind"),
-        _triton("mask_logits@1", "mask_logits:bind"),
-        LazyKernel("sample@1", "triton", "kernels.sample:bind", 100, (_gpu, _triton_arch)),
+        _sampling("mask_logits@1", "mask_logits:bind"),
+        _sampling("adjust_logits@1", "adjust_logits:bind_adjust"),
+        _sampling("sample@1", "sample:bind"),
+        _sampling("record_tokens@1", "adjust_logits:bind_record"),
+        _sampling("logprobs@1", "logprobs:bind"),
         _triton("attention_prefill@1", "attention_prefill:bind", _head_dim, _page),
         _flashinfer("attention_prefill@1", "flashinfer_prefill:bind", fa3, installed),
         _triton("attention_decode@1", "attention_decode:bind", _head_dim, _page),
@@ -134,6 +137,11 @@ def kernels() -> tuple[Kernel, ...]:
 
 def _triton(op: str, binder: str, *checks: Check) -> LazyKernel:
     return LazyKernel(op, "triton", f"kernels.{binder}", 100, (_gpu, _triton_arch, _dtype, *checks))
+
+
+def _sampling(op: str, binder: str) -> LazyKernel:
+    """Logits are float32, whatever the site's dtype."""
+    return LazyKernel(op, "triton", f"kernels.{binder}", 100, (_gpu, _triton_arch))
 
 
 def _split(op: str, *checks: Check) -> LazyKernel:

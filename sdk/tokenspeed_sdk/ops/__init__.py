@@ -15,6 +15,7 @@ written freely by padded rows.
 from tokenspeed_sdk.ops.activation import silu_and_mul
 from tokenspeed_sdk.ops.add_norm_linear import add_norm_linear
 from tokenspeed_sdk.ops.add_norm_linear_fp8 import add_norm_linear_fp8
+from tokenspeed_sdk.ops.adjust_logits import adjust_logits
 from tokenspeed_sdk.ops.attention import attention_decode, attention_prefill
 from tokenspeed_sdk.ops.attention_fp8 import attention_decode_fp8, attention_prefill_fp8
 from tokenspeed_sdk.ops.catalog import OPS
@@ -25,10 +26,12 @@ from tokenspeed_sdk.ops.kv_write_fp8 import kv_write_fp8
 from tokenspeed_sdk.ops.linear import linear
 from tokenspeed_sdk.ops.linear_fp8 import linear_fp8
 from tokenspeed_sdk.ops.linear_int8 import linear_int8
+from tokenspeed_sdk.ops.logprobs import logprobs
 from tokenspeed_sdk.ops.mask_logits import mask_logits
 from tokenspeed_sdk.ops.norm import add_rms_norm, rms_norm
 from tokenspeed_sdk.ops.op import Op
 from tokenspeed_sdk.ops.page_table import page_table_update
+from tokenspeed_sdk.ops.record_tokens import record_tokens
 from tokenspeed_sdk.ops.reference import ReferenceResolver
 from tokenspeed_sdk.ops.rope import rope
 from tokenspeed_sdk.ops.rope_kv_write import rope_kv_write
@@ -42,6 +45,7 @@ __all__ = [
     "add_norm_linear",
     "add_norm_linear_fp8",
     "add_rms_norm",
+    "adjust_logits",
     "attention_decode",
     "attention_decode_fp8",
     "attention_prefill",
@@ -53,8 +57,10 @@ __all__ = [
     "linear",
     "linear_fp8",
     "linear_int8",
+    "logprobs",
     "mask_logits",
     "page_table_update",
+    "record_tokens",
     "rms_norm",
     "rope",
     "rope_kv_write",

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from tokenspeed_sdk.ops.activation import SILU_AND_MUL
 from tokenspeed_sdk.ops.add_norm_linear import ADD_NORM_LINEAR
 from tokenspeed_sdk.ops.add_norm_linear_fp8 import ADD_NORM_LINEAR_FP8
+from tokenspeed_sdk.ops.adjust_logits import ADJUST_LOGITS
 from tokenspeed_sdk.ops.attention import ATTENTION_DECODE, ATTENTION_PREFILL
 from tokenspeed_sdk.ops.attention_fp8 import ATTENTION_DECODE_FP8, ATTENTION_PREFILL_FP8
 from tokenspeed_sdk.ops.embedding import EMBEDDING
@@ -19,10 +20,12 @@ from tokenspeed_sdk.ops.kv_write_fp8 import KV_WRITE_FP8
 from tokenspeed_sdk.ops.linear import LINEAR
 from tokenspeed_sdk.ops.linear_fp8 import LINEAR_FP8
 from tokenspeed_sdk.ops.linear_int8 import LINEAR_INT8
+from tokenspeed_sdk.ops.logprobs import LOGPROBS
 from tokenspeed_sdk.ops.mask_logits import MASK_LOGITS
 from tokenspeed_sdk.ops.norm import ADD_RMS_NORM, RMS_NORM
 from tokenspeed_sdk.ops.op import Op
 from tokenspeed_sdk.ops.page_table import PAGE_TABLE_UPDATE
+from tokenspeed_sdk.ops.record_tokens import RECORD_TOKENS
 from tokenspeed_sdk.ops.rope import ROPE
 from tokenspeed_sdk.ops.rope_kv_write import ROPE_KV_WRITE
 from tokenspeed_sdk.ops.rope_kv_write_fp8 import ROPE_KV_WRITE_FP8
@@ -51,8 +54,11 @@ OPS: Mapping[str, Op] = MappingProxyType(
             ATTENTION_DECODE_FP8,
             SILU_AND_MUL,
             GATHER_ROWS,
+            ADJUST_LOGITS,
             MASK_LOGITS,
             SAMPLE,
+            RECORD_TOKENS,
+            LOGPROBS,
             PAGE_TABLE_UPDATE,
         )
     }

@@ -263,6 +263,68 @@ int run_sample(const ts_call* call) {
   return compute(call, &Kernels::sample, a);
 }
 
+int run_adjust_logits(const ts_call* call) {
+  Arguments in(call);
+  AdjustArgs a{};
+  a.rows = a.vocab = a.slots = a.biases = kAny;
+  int64_t one = 1, three = 3;
+  const auto logits = in.tensor<float>(0, "logits", {&a.rows, &a.vocab});
+  const auto kept = in.tensor<float>(1, "kept", {&a.rows, &a.vocab});
+  a.slot = in.tensor<int64_t>(2, "slot", {&a.rows}).data;
+  a.position = in.tensor<int64_t>(3, "position", {&a.rows}).data;
+  const auto wanted = in.tensor<int32_t>(4, "wanted", {&a.slots, &one});
+  const auto penalties = in.tensor<float>(5, "penalties", {&a.slots, &three});
+  const auto counts = in.tensor<int32_t>(6, "counts", {&a.slots, &a.vocab});
+  const auto id = in.tensor<int32_t>(7, "bias_id", {&a.slots, &a.biases});
+  const auto value = in.tensor<float>(8, "bias_value", {&a.slots, &a.biases});
+  const auto until = in.tensor<int32_t>(9, "bias_until", {&a.slots, &a.biases});
+  if (in.status() != TS_OK) return in.status();
+  a.logits = logits.data, a.logits_stride = logits.strides[0];
+  a.kept = kept.data, a.kept_stride = kept.strides[0];
+  a.wanted = wanted.data, a.wanted_stride = wanted.strides[0];
+  a.penalties = penalties.data, a.penalties_stride = penalties.strides[0];
+  a.counts = counts.data, a.counts_stride = counts.strides[0];
+  a.bias_id = id.data, a.id_stride = id.strides[0];
+  a.bias_value = value.data, a.value_stride = value.strides[0];
+  a.bias_until = until.data, a.until_stride = until.strides[0];
+  return compute(call, &Kernels::adjust_logits, a);
+}
+
+int run_record_tokens(const ts_call* call) {
+  Arguments in(call);
+  RecordArgs a{};
+  a.rows = a.vocab = a.slots = kAny;
+  int64_t three = 3;
+  a.last_token = in.tensor<int64_t>(0, "last_token", {&a.slots}).data;
+  const auto counts = in.tensor<int32_t>(1, "counts", {&a.slots, &a.vocab});
+  const auto penalties = in.tensor<float>(2, "penalties", {&a.slots, &three});
+  a.slot = in.tensor<int64_t>(3, "slot", {&a.rows}).data;
+  a.token = in.tensor<int64_t>(4, "token", {&a.rows}).data;
+  if (in.status() != TS_OK) return in.status();
+  a.counts = counts.data, a.counts_stride = counts.strides[0];
+  a.penalties = penalties.data, a.penalties_stride = penalties.strides[0];
+  return compute(call, &Kernels::record_tokens, a);
+}
+
+int run_logprobs(const ts_call* call) {
+  Arguments in(call);
+  LogprobsArgs a{};
+  a.rows = a.vocab = a.slots = a.most = kAny;
+  int64_t one = 1;
+  const auto logits = in.tensor<float>(0, "logits", {&a.rows, &a.vocab});
+  a.token = in.tensor<int64_t>(1, "token", {&a.rows}).data;
+  a.slot = in.tensor<int64_t>(2, "slot", {&a.rows}).data;
+  const auto wanted = in.tensor<int32_t>(3, "wanted", {&a.slots, &one});
+  const auto id = in.tensor<int32_t>(4, "top_id", {&a.slots, &a.most});
+  const auto value = in.tensor<float>(5, "top_value", {&a.slots, &a.most});
+  if (in.status() != TS_OK) return in.status();
+  a.logits = logits.data, a.logits_stride = logits.strides[0];
+  a.wanted = wanted.data, a.wanted_stride = wanted.strides[0];
+  a.top_id = id.data, a.id_stride = id.strides[0];
+  a.top_value = value.data, a.value_stride = value.strides[0];
+  return compute(call, &Kernels::logprobs, a);
+}
+
 int run_mask_logits(const ts_call* call) {
   Arguments in(call);
   MaskLogitsArgs a{};

@@ -136,6 +136,42 @@ int samples_much(const ts_call* call) {
   return elements(call, 0) * (draws ? kDraw : 1) > kGreedy;
 }
 
+// Logits of rows whose slot wants them kept or read: tensors `slot_index` and `wanted_index`. Those
+// that do not fit are refused when run.
+template <int slot_index, int wanted_index>
+int64_t wanted_logits(const ts_call* call) {
+  const ts_tensor *slot = call->tensors[slot_index], *wanted = call->tensors[wanted_index];
+  const ts_tensor* logits = call->tensors[0];
+  if (!ts_is_dtype(slot, TS_SIGNED, 64) || !ts_is_dtype(wanted, TS_SIGNED, 32)) return 0;
+  if (wanted->ndim != 2 || logits->ndim != 2) return 0;
+  int64_t rows = 0;
+  for (int64_t r = 0; r < elements_of(slot); ++r) {
+    const int64_t s = static_cast<const int64_t*>(ts_data(slot))[r];
+    if (s < 0 || s >= wanted->shape[0]) continue;
+    rows += static_cast<const int32_t*>(ts_data(wanted))[s * wanted->strides[0]] != 0;
+  }
+  return rows * logits->shape[1];
+}
+
+// A row of 50,000 takes 60 us.
+int reads_much(const ts_call* call) { return wanted_logits<2, 3>(call) > 80000; }
+
+// A pass over a row takes some 20 us, where its slot asks for one; biases alone are few.
+int adjusts_much(const ts_call* call) {
+  constexpr int64_t kAdjusted = 250000;
+  const ts_tensor *slot = call->tensors[2], *p = call->tensors[5], *logits = call->tensors[0];
+  if (!ts_is_dtype(slot, TS_SIGNED, 64) || !ts_is_dtype(p, TS_FLOAT, 32)) return 0;
+  if (p->ndim != 2 || p->shape[1] != 3 || logits->ndim != 2) return 0;
+  int64_t rows = 0;
+  for (int64_t r = 0; r < elements_of(slot); ++r) {
+    const int64_t s = static_cast<const int64_t*>(ts_data(slot))[r];
+    if (s < 0 || s >= p->shape[0]) continue;
+    const float* penalties = static_cast<const float*>(ts_data(p)) + s * p->strides[0];
+    rows += penalties[0] != 0 || penalties[1] != 0 || penalties[2] != 0;
+  }
+  return rows * logits->shape[1] + wanted_logits<2, 4>(call) > kAdjusted;
+}
+
 // A mask touches a row of the logits, whatever number of rows there is.
 int masks_much(const ts_call* call) {
   const ts_tensor* logits = call->tensors[0];
@@ -163,7 +199,10 @@ constexpr ts_kernel kKernels[] = {
     kernel("attention_decode@1", accept<refuses_attention>, run_attention_decode, attends_much),
     kernel("silu_and_mul@1", accept<refuses_nothing>, run_silu_and_mul, moves_much<0, 8>),
     kernel("gather_rows@1", accept<refuses_nothing>, run_gather_rows, moves_much<2, 8>),
+    kernel("adjust_logits@1", accept<refuses_nothing>, run_adjust_logits, adjusts_much),
     kernel("sample@1", accept<refuses_nothing>, run_sample, samples_much),
+    kernel("record_tokens@1", accept<refuses_nothing>, run_record_tokens, nullptr),
+    kernel("logprobs@1", accept<refuses_nothing>, run_logprobs, reads_much),
     kernel("mask_logits@1", accept<refuses_nothing>, run_mask_logits, masks_much),
 };
 

@@ -20,6 +20,9 @@ int attention_prefill(const AttentionArgs& a);
 int attention_decode(const AttentionArgs& a);
 int silu_and_mul(const SiluArgs& a);
 int sample(const SampleArgs& a);
+int adjust_logits(const AdjustArgs& a);
+int record_tokens(const RecordArgs& a);
+int logprobs(const LogprobsArgs& a);
 int mask_logits(const MaskLogitsArgs& a);
 
 }  // namespace tokenspeed::cpu::TS_ISA

@@ -18,6 +18,9 @@ Kernels kernels() {
           attention_decode,
           silu_and_mul,
           sample,
+          adjust_logits,
+          record_tokens,
+          logprobs,
           mask_logits};
 }
 

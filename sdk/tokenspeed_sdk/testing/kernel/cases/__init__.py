@@ -7,7 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from tokenspeed_sdk.testing.kernel.cases import fp8, fused, int8, paged, rows, tables
+from tokenspeed_sdk.testing.kernel.cases import (
+    adjusted,
+    fp8,
+    fused,
+    int8,
+    likely,
+    paged,
+    rows,
+    tables,
+)
 from tokenspeed_sdk.testing.kernel.cases.base import (
     LARGE,
     TINY,
@@ -44,8 +53,11 @@ GENERATORS: Mapping[str, Generator] = MappingProxyType(
         "attention_decode_fp8@1": fp8.attention_decode,
         "silu_and_mul@1": rows.silu_and_mul,
         "gather_rows@1": rows.gather_rows,
+        "adjust_logits@1": adjusted.adjust_logits,
         "mask_logits@1": tables.mask_logits,
         "sample@1": tables.sample,
+        "record_tokens@1": adjusted.record_tokens,
+        "logprobs@1": likely.logprobs,
         "page_table_update@1": tables.page_table_update,
     }
 )
@@ -95,8 +107,11 @@ FACTS: Mapping[str, Facts] = MappingProxyType(
         "attention_decode_fp8@1": Facts(_TWICE, kept=(1, 2, 6, 7)),
         "silu_and_mul@1": Facts(_ROUNDED),
         "gather_rows@1": Facts(),
+        "adjust_logits@1": Facts(changed=(0, 1), any_dtype=True),
         "mask_logits@1": Facts(changed=(0,), any_dtype=True),
         "sample@1": Facts(any_dtype=True),
+        "record_tokens@1": Facts(changed=(0, 1), any_dtype=True),
+        "logprobs@1": Facts(_ROUNDED, changed=(4, 5), exact=(4,), any_dtype=True),
         "page_table_update@1": Facts(changed=(0, 1), any_dtype=True),
     }
 )

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+// SPDX-FileCopyrightText: The TokenSpeed authors
+// Penalties and biases of rows of logits, and what is noted of the tokens drawn from them.
+//
+// Compiled without contraction: each step rounds, as the ops' page says.
+
+#include "../pool.h"
+#include "kernels.h"
+#include "vec.h"
+
+namespace tokenspeed::cpu::TS_ISA {
+namespace {
+
+constexpr int64_t kRowsTogether = 4;  // in one piece of work
+
+using LooseIntVec = int32_t __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
+
+struct Penalties {
+  float repetition, frequency, presence;
+
+  bool none() const { return repetition == 0 && frequency == 0 && presence == 0; }
+};
+
+Penalties penalties_of(const float* penalties, int64_t stride, int64_t slot) {
+  const float* p = penalties + slot * stride;
+  return {p[0], p[1], p[2]};
+}
+
+TS_INLINE Vec penalized(Vec x, IntVec counts, const Penalties& p) {
+  const Vec repeated = x > 0.0f ? x / p.repetition : x * p.repetition;
+  x = counts > 0 ? repeated : x;
+  const IntVec times = counts >> 1;
+  const Vec product = p.frequency * __builtin_convertvector(times, Vec);
+  return times > 0 ? (x - product) - p.presence : x;
+}
+
+bool any(IntVec lanes) {
+  int32_t found = 0;
+  for (int i = 0; i < kWidth; ++i) found |= lanes[i];
+  return found != 0;
+}
+
+// Few tokens of a vocabulary were ever seen: most vectors are passed over.
+void penalize(float* x, const int32_t* counts, int64_t vocab, const Penalties& p) {
+  int64_t i = 0;
+  for (; i + kWidth <= vocab; i += kWidth) {
+    const IntVec seen = *reinterpret_cast<const LooseIntVec*>(counts + i);
+    if (any(seen)) store(x + i, penalized(load(x + i), seen, p));
+  }
+  for (; i < vocab; ++i) {
+    if (counts[i]) x[i] = penalized(splat(x[i]), IntVec{} + counts[i], p)[0];
+  }
+}
+
+void bias(float* x, const AdjustArgs& a, int64_t slot, int64_t position) {
+  const int32_t* id = a.bias_id + slot * a.id_stride;
+  const float* value = a.bias_value + slot * a.value_stride;
+  const int32_t* until = a.bias_until + slot * a.until_stride;
+  for (int64_t i = 0; i < a.biases && until[i] != 0; ++i) {
+    if (position < until[i] && id[i] >= 0 && id[i] < a.vocab) x[id[i]] += value[i];
+  }
+}
+
+void adjust_row(const AdjustArgs& a, int64_t row) {
+  const int64_t slot = clamp<int64_t>(a.slot[row], 0, a.slots - 1);
+  float* x = a.logits + row * a.logits_stride;
+  if (a.wanted[slot * a.wanted_stride] != 0) {
+    __builtin_memcpy(a.kept + row * a.kept_stride, x, a.vocab * sizeof(float));
+  }
+  const Penalties p = penalties_of(a.penalties, a.penalties_stride, slot);
+  if (!p.none()) penalize(x, a.counts + slot * a.counts_stride, a.vocab, p);
+  bias(x, a, slot, a.position[row]);
+}
+
+}  // namespace
+
+int adjust_logits(const AdjustArgs& a) {
+  if (a.slots <= 0) return a.rows ? kUnsupported : kOk;
+  parallel(a.rows, kRowsTogether, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) adjust_row(a, row);
+  });
+  return kOk;
+}
+
+int record_tokens(const RecordArgs& a) {
+  for (int64_t row = 0; row < a.rows; ++row) {
+    const int64_t slot = a.slot[row], token = a.token[row];
+    if (slot < 0 || slot >= a.slots) continue;
+    a.last_token[slot] = token;
+    if (token < 0 || token >= a.vocab) continue;
+    if (penalties_of(a.penalties, a.penalties_stride, slot).none()) continue;
+    a.counts[slot * a.counts_stride + token] += 2;
+  }
+  return kOk;
+}
+
+}  // namespace tokenspeed::cpu::TS_ISA
