@@ -55,8 +55,8 @@ UNHONOURED = {
 FRONT_JUDGES: dict[str, tuple[tuple[str, bytes], int, list[str]]] = {
     "empty prompt": (completion(""), 400, ["prompt", "at least 1 token"]),
     "id too large": (generate([1, VOCABULARY]), 400, ["49152", "from 0 to 49151"]),
-    "penalty": (chat(frequency_penalty=0.5), 400, ["frequency_penalty", "0.5", "not"]),
-    "logprobs": (chat(logprobs=True), 400, ["logprobs", "True"]),
+    "penalty": (completion("Hello", repetition_penalty=0.001), 400, ["repetition_penalty", "100"]),
+    "logprobs": (chat(logprobs=True, top_logprobs=21), 400, ["top_logprobs", "20"]),
     "schema": (
         chat(response_format={"type": "json_schema", "json_schema": UNHONOURED}),
         400,
@@ -148,7 +148,12 @@ GRPC_CASES: dict[str, tuple[Callable[[Any], None], list[str]]] = {
     "regex": (
         lambda r: setattr(r.sampling_params, "regex", "(a"), ["regex", "(a", "unclosed group"]
     ),
-    "logprobs": (lambda r: setattr(r, "return_logprob", True), ["logprobs", "True"]),
+    "logprobs": (
+        lambda r: setattr(r, "top_logprobs_num", 1_000_000_000), ["top_logprobs", "from 0 to 20"]
+    ),
+    "bias": (
+        lambda r: r.sampling_params.logit_bias.update({"-1": 1.0}), ["logit_bias", "from 0 to"]
+    ),
 }  # fmt: skip
 
 

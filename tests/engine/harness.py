@@ -31,6 +31,7 @@ from tokenspeed.engine.executor import Executor
 from tokenspeed.engine.grammar import Grammars
 from tokenspeed.engine.loop import EngineLoop
 from tokenspeed.engine.verify import PageTableVerifier
+from tokenspeed.front.logprobs import TokenLogprobs, read_logprobs, read_prompt_logprobs
 from tokenspeed.messages import EngineInput, EngineOutput, FromEngine, Sampling, Submit
 from tokenspeed_models.llama import LlamaForCausalLM
 from tokenspeed_sdk.contracts.kernel import KernelResolver
@@ -51,6 +52,8 @@ class Answer:
     cached_tokens: int = -1
     updates_after_finish: int = 0
     failure: str | None = None
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
 
 
 @dataclass
@@ -80,6 +83,9 @@ class ScriptedMailbox:
         if not isinstance(output, EngineOutput):
             return
         self.outputs.append(output)
+        for found in output.prompt_logprobs:
+            answer = self.answers.setdefault(found.request, Answer())
+            answer.prompt_logprobs |= read_prompt_logprobs(found)
         starts = np.frombuffer(output.token_start, np.int32)
         tokens = np.frombuffer(output.tokens, np.int32)
         finish = np.frombuffer(output.finish, np.uint8)
@@ -92,6 +98,8 @@ class ScriptedMailbox:
             answer.cached_tokens = int(cached[i])
         for failed, reason in output.failure.items():
             self.answers.setdefault(failed, Answer()).failure = reason
+        for each in output.logprobs:
+            self.answers[each.request].logprobs.append(read_logprobs(each))
 
 
 @dataclass

@@ -71,7 +71,7 @@ async def left(client: openai.AsyncOpenAI, prompt: str, after_s: float) -> Seen:
 async def refused(url: str) -> Seen:
     """A request that the front refuses."""
     async with httpx.AsyncClient(base_url=url, timeout=60) as http:
-        body = {"model": MODEL, "prompt": "Hello", "max_tokens": 4, "frequency_penalty": 0.5}
+        body = {"model": MODEL, "prompt": "Hello", "max_tokens": 4, "repetition_penalty": 0.001}
         start = time.monotonic()
         answer = await http.post("/v1/completions", json=body)
         return Seen(status=answer.status_code, total_s=time.monotonic() - start)

@@ -100,7 +100,11 @@ def test_one_request_from_submit_to_its_end():
     table = scheduler.page_table(2**64 - 1)
     assert table.dtype == np.int32
     assert table.tolist() == arrays["delta_page"][0, :1].tolist()
+    history, prompt = scheduler.tokens(2**64 - 1)
+    assert (history.dtype, history.tolist(), prompt) == (np.int32, [5, 6, 7], 3)
     commit(scheduler, plan, arrays, 8)
+    assert history.tolist() == [5, 6, 7]  # a copy
+    assert scheduler.tokens(2**64 - 1)[0].tolist() == [5, 6, 7, 8]
     plan = scheduler.plan(2, buffers)
     assert arrays["row_flags"][0] == RowFlag.EMITS | RowFlag.DECODE
     assert (arrays["row_kv_len"][0], arrays["positions"][0]) == (4, 3)
@@ -115,6 +119,8 @@ def test_one_request_from_submit_to_its_end():
     assert updates.cached_tokens.tolist() == [0, 0]
     assert not scheduler.has_work()
     assert scheduler.page_table(2**64 - 1).shape == (0,)
+    with pytest.raises(ValueError, match="tokens: request 18446744073709551615 is unknown"):
+        scheduler.tokens(2**64 - 1)
     assert table.tolist() == arrays["delta_page"][0, :1].tolist()  # a copy: it does not change
     ledger = scheduler.ledger()
     assert (ledger.total, ledger.active, ledger.cached, ledger.in_transfer) == (32, 0, 1, 0)

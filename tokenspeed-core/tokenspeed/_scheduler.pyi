@@ -290,6 +290,11 @@ class Scheduler:
         For verification: costs O(context). Empty when it owns none, or the id is unknown or over.
         0 where a sliding window has passed: the device's table may still name the old page.
         """
+    def tokens(self, request: int) -> tuple[NDArray[np.int32], int]:
+        """(prompt and committed output, how many of them are the prompt). Costs O(context).
+
+        ValueError: the id is unknown or over.
+        """
     def ledger(self) -> Ledger: ...
     def gauges(self) -> Gauges: ...
     def counters(self) -> Counters: ...

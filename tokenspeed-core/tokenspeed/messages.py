@@ -13,15 +13,63 @@ from typing import TypeAlias
 import msgspec
 from tokenspeed_sdk.contracts.observer import KernelChoice
 
+MAX_BIASES = 1536
+"""Entries in a request's list of biases: 1024 of its own, and end tokens that must wait."""
+
+
+MAX_TOP_LOGPROBS = 20
+"""As the OpenAI API has it."""
+
+
+class Bias(msgspec.Struct, frozen=True, array_like=True):
+    """Something to add to the logit of a token.
+
+    Attributes:
+        value: finite, or -inf, which bans the token.
+        until: at positions of the request below this one; at least 1.
+    """
+
+    token: int
+    value: float
+    until: int
+
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
-    """Resolved sampling parameters: every field has a value, the seed too."""
+    """Resolved sampling parameters: every field has a value, the seed too.
+
+    Attributes:
+        biases: at most MAX_BIASES, applied in this order.
+        logprobs: how many of the likeliest tokens are told with each one that is drawn, at most
+            MAX_TOP_LOGPROBS; -1: nothing is told.
+        prompt_logprobs: likewise with each token of the prompt but the first.
+    """
 
     temperature: float
     top_k: int
     top_p: float
     min_p: float
     seed: int
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    biases: tuple[Bias, ...] = ()
+    logprobs: int = -1
+    prompt_logprobs: int = -1
+
+    @property
+    def penalties(self) -> tuple[float, float, float]:
+        """Repetition, frequency, presence."""
+        return self.repetition_penalty, self.frequency_penalty, self.presence_penalty
+
+    @property
+    def penalizes(self) -> bool:
+        """Whether tokens of the request must be counted."""
+        return self.penalties != (1.0, 0.0, 0.0)
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether it asks anything of its logits but to draw from them."""
+        return self.penalizes or bool(self.biases) or self.logprobs >= 0
 
 
 Marks: TypeAlias = tuple[int, int]
@@ -192,6 +240,35 @@ class KvEventColumns(msgspec.Struct, frozen=True, array_like=True):
     tokens: bytes
 
 
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Of one token that was drawn: log-probabilities by the model's own logits.
+
+    Attributes:
+        ids: int32[1 + k], the token and the k likeliest.
+        values: float32[1 + k], theirs.
+    """
+
+    request: int
+    ids: bytes
+    values: bytes
+
+
+class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """The same of n tokens of a prompt, the first at position ``first``; may be told again.
+
+    Attributes:
+        count: 1 + k.
+        ids: int32[n, 1 + k].
+        values: float32[n, 1 + k].
+    """
+
+    request: int
+    first: int
+    count: int
+    ids: bytes
+    values: bytes
+
+
 class EngineOutput(msgspec.Struct, array_like=True, tag="output"):
     """Engine to front, at most one a step: n updates in order of happening.
 
@@ -206,6 +283,8 @@ class EngineOutput(msgspec.Struct, array_like=True, tag="output"):
             scheduler never saw.
         started: sequences that started since the last message.
         steps: steps that ended since the last message, in order.
+        logprobs: of the tokens of requests that asked, in order.
+        prompt_logprobs: of prompts of requests that asked.
     """
 
     request: bytes = b""
@@ -221,6 +300,8 @@ class EngineOutput(msgspec.Struct, array_like=True, tag="output"):
     load: Load = Load()
     ledger: CacheLedger | None = None
     kv_events: KvEventColumns | None = None
+    logprobs: list[TokenLogprobs] = []
+    prompt_logprobs: list[PromptLogprobs] = []
 
 
 class EngineLoading(msgspec.Struct, frozen=True, array_like=True, tag="loading"):

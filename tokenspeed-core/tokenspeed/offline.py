@@ -30,6 +30,7 @@ from tokenspeed.front.engine_client import EngineClient
 from tokenspeed.front.errors import Amount, EngineGone, InvalidRequest, RequestError
 from tokenspeed.front.generation import FinishReason, Generation, Output
 from tokenspeed.front.grammars import Grammars
+from tokenspeed.front.logprobs import PromptLogprobs, TokenLogprobs
 from tokenspeed.front.loop_thread import LoopThread
 from tokenspeed.front.model_folder import ModelFolder
 from tokenspeed.front.request import GenerationRequest, Limits, SamplingParams
@@ -47,6 +48,7 @@ __all__ = [
     "Output",
     "RequestError",
     "SamplingParams",
+    "TokenLogprobs",
 ]
 
 Prompt = str | Sequence[int]
@@ -65,6 +67,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
         text: without special tokens and without the stop string.
         token_ids: without the stop token, up to the token that completed a stop string.
         cached_tokens: prompt tokens that were not computed.
+        logprobs: of each of ``token_ids``; None unless they were asked for.
+        prompt_logprobs: of each token of the prompt, None for the first; likewise.
     """
 
     prompt_index: int
@@ -75,6 +79,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class LLM:
@@ -140,6 +146,10 @@ class LLM:
     ) -> Iterator[Output]:
         """The answer in pieces, as they come. Leaving the iterator stops the engine's work."""
         [request] = self._requests([prompt], sampling)
+        if sampling.prompt_logprobs is not None:
+            raise InvalidRequest(
+                "prompt_logprobs", sampling.prompt_logprobs, "None in a stream; generate tells them"
+            )
         return self._stream(request)
 
     def chat(
@@ -232,7 +242,11 @@ class LLM:
 
     def _stream(self, request: GenerationRequest) -> Iterator[Output]:
         self._check_open()
-        pieces: Iterator[Output] = self._loop.iterate(lambda emit: self._generate(request, emit))
+
+        async def generate(emit: Callable[[Output], None]) -> None:
+            await self._generate(request, emit)
+
+        pieces: Iterator[Output] = self._loop.iterate(generate)
         yield from pieces
 
     async def _generate_all(self, requests: list[GenerationRequest]) -> list[list[Completion]]:
@@ -241,8 +255,10 @@ class LLM:
         async def one(index: int, request: GenerationRequest) -> list[Completion]:
             answers = [_Answer(index, i, request) for i in range(request.n)]
             async with places:
-                await self._generate(request, lambda output: answers[output.index].add(output))
-            return [answer.completion() for answer in answers]
+                of_prompt = await self._generate(
+                    request, lambda output: answers[output.index].add(output)
+                )
+            return [answer.completion(of_prompt) for answer in answers]
 
         tasks = [asyncio.create_task(one(i, request)) for i, request in enumerate(requests)]
         try:
@@ -251,12 +267,15 @@ class LLM:
             for task in tasks:
                 task.cancel()
 
-    async def _generate(self, request: GenerationRequest, emit: Callable[[Output], None]) -> None:
+    async def _generate(
+        self, request: GenerationRequest, emit: Callable[[Output], None]
+    ) -> PromptLogprobs | None:
         request = await request.compiled_with(self._grammars)
         with Generation(self._client, request, tokenizer=self._tokenizer) as generation:
             while not generation.done:
                 for output in await generation.next():
                     emit(output)
+            return generation.prompt_logprobs
 
 
 async def _cancel_others() -> None:
@@ -276,13 +295,16 @@ class _Answer:
         self._prompt_tokens = request.prompt_tokens
         self._texts: list[str] = []
         self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprobs] | None = [] if request.sampling.logprobs >= 0 else None
 
     def add(self, output: Output) -> None:
         self._texts.append(output.text)
         self._token_ids += output.token_ids
+        if self._logprobs is not None:
+            self._logprobs += output.logprobs
         self._last = output
 
-    def completion(self) -> Completion:
+    def completion(self, of_prompt: PromptLogprobs | None) -> Completion:
         assert self._last.finish_reason is not None
         return Completion(
             prompt_index=self._prompt_index,
@@ -293,6 +315,8 @@ class _Answer:
             prompt_tokens=self._prompt_tokens,
             completion_tokens=self._last.completion_tokens,
             cached_tokens=self._last.cached_tokens,
+            logprobs=self._logprobs,
+            prompt_logprobs=of_prompt,
         )
 
 

@@ -118,7 +118,7 @@ def kernels() -> tuple[Kernel, ...]:
         _triton("rope_kv_write_fp8@1", "rope_kv_write:bind_fp8", _e4m3),
         _triton("silu_and_mul@1", "activation:bind"),
         _triton("page_table_update@1", "page_table:bind"),
-        _sampling("mask_logits@1", "mask_logits:bind"),
+        _triton("mask_logits@1", "mask_logits:bind"),
         _sampling("adjust_logits@1", "adjust_logits:bind_adjust"),
         _sampling("sample@1", "sample:bind"),
         _sampling("record_tokens@1", "adjust_logits:bind_record"),

@@ -48,6 +48,16 @@ PageTable page_table(const Scheduler& scheduler, RequestId request, int group) {
   return {table->data(), {table->size()}, owner};
 }
 
+using TokenArray = nb::ndarray<nb::numpy, TokenId, nb::ndim<1>>;
+
+std::tuple<TokenArray, int> tokens(const Scheduler& scheduler, RequestId request) {
+  using Tokens = std::vector<TokenId>;
+  const TokenHistory history = scheduler.tokens(request);
+  auto* copy = new Tokens(history.tokens.begin(), history.tokens.end());
+  const nb::capsule owner(copy, [](void* p) noexcept { delete static_cast<Tokens*>(p); });
+  return {TokenArray(copy->data(), {copy->size()}, owner), history.prompt_len};
+}
+
 std::vector<Strings> take_rejected_events(Scheduler& scheduler) {
   std::vector<Strings> rows;
   for (const RejectedEvent& event : scheduler.take_rejected_events()) {
@@ -98,6 +108,7 @@ void bind_scheduler(nb::module_& m) {
       .def("ack", &Scheduler::ack, nb::arg("transfer"), nb::arg("ok"))
       .def("check_digest", &Scheduler::check_digest, nb::arg("step"), nb::arg("digest"))
       .def("page_table", &page_table, nb::arg("request"), nb::arg("group") = 0)
+      .def("tokens", &tokens, nb::arg("request"))
       .def("take_updates", &Scheduler::take_updates)
       .def("take_kv_events", &Scheduler::take_kv_events)
       .def("take_rejected_events", &take_rejected_events)

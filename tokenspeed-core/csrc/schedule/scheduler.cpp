@@ -369,6 +369,14 @@ std::vector<PageId> Scheduler::page_table(RequestId id, int group) const {
                                 : reservation->page_table(cache_.tree(), group);
 }
 
+TokenHistory Scheduler::tokens(RequestId id) const {
+  const Request* request = roster_.find(id);
+  if (request == nullptr) {
+    refuse("tokens: request " + std::to_string(id) + " is unknown or over");
+  }
+  return {request->tokens, request->prompt_len};
+}
+
 Gauges Scheduler::gauges() const noexcept {
   Gauges gauges;
   gauges.running = static_cast<int>(roster_.running().size());

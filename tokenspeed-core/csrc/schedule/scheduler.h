@@ -79,6 +79,12 @@ struct Gauges {
   std::int64_t waiting_tokens = 0;
 };
 
+// The prompt and the committed output of a request, for as long as nothing is committed.
+struct TokenHistory {
+  std::span<const TokenId> tokens;
+  int prompt_len = 0;
+};
+
 // The control plane: who computes what in the next step. Calls come from one thread and read no
 // clock; the same calls give the same plans on every rank. Arguments that break the interface
 // throw std::invalid_argument before anything has changed. Should memory run out within a plan, the
@@ -108,6 +114,7 @@ class Scheduler {
   Gauges gauges() const noexcept;
   // What the device's page table of a request must hold; empty when it owns no pages.
   std::vector<PageId> page_table(RequestId id, int group = 0) const;
+  TokenHistory tokens(RequestId id) const;
   const Counters& counters() const noexcept { return counters_; }
   const Config& config() const noexcept { return config_; }
   const Layout& layout() const noexcept { return layout_; }

@@ -21,10 +21,12 @@ from tokenspeed.messages import (
     FromEngine,
     KvEventColumns,
     Load,
+    PromptLogprobs,
     Rejected,
     Started,
     StepReport,
     Submit,
+    TokenLogprobs,
 )
 
 Script = Callable[[Submit], Iterator[list[int]]]
@@ -63,6 +65,7 @@ class FakeEngine(threading.Thread):
         reject, fail: the next submits are refused, or fail at their first step.
         unanswered: questions for the ledger that a later one overtakes.
         host_tier: fields of its load that tell of the host tier.
+        asked: request to how many of the likeliest tokens it asks for; -1 for none.
         kv_events: said as soon as possible, one message each.
     """
 
@@ -81,6 +84,7 @@ class FakeEngine(threading.Thread):
         self.loading: list[EngineLoading] = []
         self.host_tier: dict[str, int] = {}
         self.kv_events: list[KvEventColumns] = []
+        self.asked: dict[int, int] = {}
         self.go = threading.Event()
         self._address = address
         self._ready = ready
@@ -136,6 +140,8 @@ class FakeEngine(threading.Thread):
                 )
             else:
                 self._running[submit.request] = (submit, self.script(submit), 0)
+                self.asked[submit.request] = submit.sampling.logprobs
+                self._tell_prompt(submit)
                 self._news.append(Started(submit.request, time.monotonic_ns() // 1000, 3))
         for request in message.aborts:
             self.aborts.append(request)
@@ -183,7 +189,30 @@ class FakeEngine(threading.Thread):
             started=self._take_started(),
             steps=[StepReport(int(self.step_s * 1e6), 0, len(rows))],
             load=self._load(),
+            logprobs=[
+                self._logprobs(request, token)
+                for request, tokens, _, _ in rows
+                for token in tokens
+                if self.asked.get(request, -1) >= 0
+            ],
         )
+
+    def _tell_prompt(self, submit: Submit) -> None:
+        """In pieces of three, the second of which is told twice."""
+        tokens, top = np.frombuffer(submit.tokens, np.int32), submit.sampling.prompt_logprobs
+        for first in (1, 4, 4, *range(7, len(tokens), 3)) if top >= 0 else ():
+            ids = np.array([[t, *range(top)] for t in tokens[first : first + 3]], np.int32)
+            found = (ids.tobytes(), (-ids / 8).astype(np.float32).tobytes())
+            told = PromptLogprobs(submit.request, first, 1 + top, *found)
+            if len(ids):
+                self._send(EngineOutput(load=self._load(), prompt_logprobs=[told]))
+
+    def _logprobs(self, request: int, token: int) -> TokenLogprobs:
+        """-token / 8, and tokens 0, 1, ... with -1, -2, ..."""
+        count = self.asked[request]
+        ids = np.array([token, *range(count)], np.int32)
+        values = np.array([-token / 8, *(-1.0 - i for i in range(count))], np.float32)
+        return TokenLogprobs(request, ids.tobytes(), values.tobytes())
 
     def _take_started(self) -> list[Started]:
         started, self._news = self._news, []

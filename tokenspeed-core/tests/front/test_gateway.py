@@ -106,8 +106,8 @@ async def test_stop_strings(server: Server, tokenizer: Tokenizer) -> None:
 
 
 async def test_errors_reach_the_client(server: Server) -> None:
-    with pytest.raises(openai.BadRequestError, match=r"frequency_penalty is 0\.5"):
-        await ask(server, frequency_penalty=0.5)
+    with pytest.raises(openai.BadRequestError, match=r"repetition_penalty is 0\.00"):
+        await ask(server, extra_body={"repetition_penalty": 0.001})
     with pytest.raises(openai.BadRequestError):
         await server.client.completions.create(model="tiny", prompt="a" * 300)
     with pytest.raises(openai.BadRequestError, match="json_schema"):

@@ -291,3 +291,35 @@ def _answering(tokenizer: Tokenizer, text: str) -> Callable[..., None]:
         self.script = say(tokenizer, text)
 
     return init
+
+
+@pytest.mark.parametrize("length", [1, 2, 4, 5, 12])
+def test_prompt_logprobs(llm: LLM, engine: FakeEngine, length: int) -> None:
+    """Of every token but the first, once, however the engine tells them."""
+    prompt = list(range(40, 40 + length))
+    params = SamplingParams(prompt_logprobs=2, max_tokens=3, n=2)
+    for answer in llm.generate([prompt], params):
+        assert answer.prompt_logprobs is not None
+        first, *others = answer.prompt_logprobs
+        assert first is None
+        assert [each.token for each in others if each] == prompt[1:]
+        assert [each.logprob for each in others if each] == [-t / 8 for t in prompt[1:]]
+        assert [each.top for each in others if each] == [[(0, 0.0), (1, -0.125)]] * (length - 1)
+        assert answer.logprobs is None
+        assert len(answer.token_ids) == 3
+    assert llm.generate([prompt], SamplingParams(max_tokens=1))[0].prompt_logprobs is None
+
+
+def test_a_stream_tells_nothing_of_the_prompt(llm: LLM) -> None:
+    with pytest.raises(InvalidRequest, match="prompt_logprobs is 0, but must be None in a stream"):
+        llm.stream([5], SamplingParams(prompt_logprobs=0))
+
+
+def test_logprobs_of_answers(llm: LLM, engine: FakeEngine, tokenizer: Tokenizer) -> None:
+    engine.script = say(tokenizer, "hello")
+    [answer] = llm.generate([[5]], SamplingParams(logprobs=True, top_logprobs=1))
+    assert answer.logprobs is not None
+    assert [each.token for each in answer.logprobs] == answer.token_ids
+    assert [each.top for each in answer.logprobs] == [[(0, -1.0)]] * len(answer.token_ids)
+    pieces = list(llm.stream([5], SamplingParams(logprobs=True)))
+    assert [e.token for p in pieces for e in p.logprobs] == answer.token_ids

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
+from tokenspeed.front import request
 from tokenspeed.front.errors import InvalidRequest
 from tokenspeed.front.request import GenerationRequest, Limits, SamplingParams
 from tokenspeed.front.thinking import find_marks
-from tokenspeed.messages import Thinking
+from tokenspeed.messages import MAX_TOP_LOGPROBS, Thinking
 from tokenspeed_sdk.contracts.grammar import KINDS, Constraint
 
 LIMITS = Limits(max_model_len=16, vocab_size=100, eos_ids=(2, 0))
@@ -20,6 +23,27 @@ LIMITS = Limits(max_model_len=16, vocab_size=100, eos_ids=(2, 0))
 
 def validated(tokens: Any = (5, 6), **params: Any) -> GenerationRequest:
     return GenerationRequest.validated(tokens, SamplingParams(**params), LIMITS)
+
+
+DOCS = Path(__file__).parents[3] / "docs" / "sampling.md"
+
+
+def test_the_page_lists_every_field_with_its_range() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", DOCS.read_text(), re.MULTILINE))
+    elsewhere = {"priority", "salt", "skip_special_tokens", "keep_stop_token", *KINDS}
+    fields = {f.name for f in msgspec.structs.fields(SamplingParams)}
+    assert rows.keys() == fields - elsewhere
+    low, high = request.REPETITION_PENALTIES
+    assert rows["repetition_penalty"] == f"{low:g} to {high:g}"
+    assert rows["presence_penalty"] == rows["frequency_penalty"] == "-2 to 2"
+    assert request.MAX_PENALTY == 2
+    assert rows["logit_bias"] == f"up to {request.MAX_LOGIT_BIASES} tokens, -100 to 100"
+    assert request.MAX_BIAS == 100
+    assert rows["n"] == f"1 to {request.MAX_N}"
+    assert rows["top_logprobs"] == f"0 to {MAX_TOP_LOGPROBS}"
+    assert str(request.MAX_STOP_STRINGS) in rows["stop"]
+    assert str(request.MAX_STOP_STRING_LENGTH) in rows["stop"]
+    assert str(request.MAX_STOP_TOKEN_IDS) in rows["stop_token_ids"]
 
 
 def test_none_is_no_stop() -> None:
@@ -67,12 +91,32 @@ BAD = [
     ("salt", "x" * 129, "1 to 128 characters"),
     ("salt", b"x", "1 to 128 characters"),
     ("salt", "\ud800", "without lone surrogates"),
-    ("min_tokens", 1, "0: nothing else is built yet"),
-    ("frequency_penalty", 0.5, "0: nothing else is built yet"),
-    ("presence_penalty", 0.5, "0: nothing else is built yet"),
-    ("repetition_penalty", 1.1, "1: nothing else is built yet"),
-    ("logit_bias", {"5": 1.0}, "{}: nothing else is built yet"),
-    ("logprobs", True, "False: nothing else is built yet"),
+    ("min_tokens", -1, "from 0 to 14"),
+    ("min_tokens", 15, "from 0 to 14"),
+    ("min_tokens", 1.0, "from 0 to 14"),
+    ("frequency_penalty", 2.1, "from -2 to 2"),
+    ("frequency_penalty", math.nan, "from -2 to 2"),
+    ("presence_penalty", -2.1, "from -2 to 2"),
+    ("presence_penalty", "much", "from -2 to 2"),
+    ("repetition_penalty", 0.0, "from 0.01 to 100"),
+    ("repetition_penalty", 101, "from 0.01 to 100"),
+    ("repetition_penalty", math.inf, "from 0.01 to 100"),
+    ("logit_bias", 5, "a mapping of token ids to numbers"),
+    ("logit_bias", {"100": 1.0}, "from 0 to 99"),
+    ("logit_bias", {-1: 1.0}, "from 0 to 99"),
+    ("logit_bias", {"five": 1.0}, "from 0 to 99"),
+    ("logit_bias", {"\u0665": 1.0}, "from 0 to 99"),
+    ("logit_bias", {"9" * 5000: 1.0}, "from 0 to 99"),
+    ("logit_bias", {True: 1.0}, "from 0 to 99"),
+    ("logit_bias", {"5": 1.0, 5: 2.0}, "each token once"),
+    ("logit_bias", dict.fromkeys(map(str, range(1025)), 0.0), "at most 1024"),
+    ("logprobs", 1, "True or False"),
+    ("prompt_logprobs", 21, "from 0 to 20"),
+    ("prompt_logprobs", -1, "from 0 to 20"),
+    ("prompt_logprobs", True, "from 0 to 20"),
+    ("top_logprobs", 5, "0 without logprobs"),
+    ("top_logprobs", 21, "from 0 to 20"),
+    ("top_logprobs", -1, "from 0 to 20"),
     ("json_schema", {"type": "object"}, "a text"),
     ("structural_tag", 5, "a text"),
     ("regex", "a" * (1 << 20) + "a", "at most 1048576 characters"),
@@ -112,6 +156,12 @@ def test_bad_prompt(tokens: Any, text: str) -> None:
     assert text in str(error.value)
 
 
+@pytest.mark.parametrize("value", [100.1, -101, math.nan, math.inf, None, "1"])
+def test_a_bias_out_of_range_names_its_token(value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"logit_bias of token 5 is .* from -100 to 100"):
+        validated(logit_bias={"5": value})
+
+
 def test_every_field_is_covered() -> None:
     checked = {field for field, _, _ in BAD} | {
         "ignore_eos",
@@ -143,6 +193,56 @@ def test_what_the_engine_gets() -> None:
         assert (submit.sampling.temperature, submit.sampling.top_k) == (0.5, 3)
 
 
+def test_adjustments_that_the_engine_gets() -> None:
+    request = validated(
+        [5, 6],
+        repetition_penalty=1.5,
+        frequency_penalty=-2,
+        presence_penalty=2,
+        logit_bias={"7": -100, 8: 0.5},
+        min_tokens=3,
+        max_tokens=3,
+        stop_token_ids=[9],
+    )
+    [submit] = request.submits([1], deadline_ms=0)
+    assert submit.sampling.penalties == (1.5, -2.0, 2.0)
+    assert request.min_new_tokens == 3
+    assert [(b.token, b.value) for b in submit.sampling.biases] == [
+        *((7, -100.0), (8, 0.5)),
+        *((2, -math.inf), (0, -math.inf), (9, -math.inf)),
+    ]
+    assert all(b.until > LIMITS.max_model_len for b in submit.sampling.biases[:2])
+    assert all(b.until == 2 + 3 for b in submit.sampling.biases[2:])
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(submit), type=type(submit))
+    assert again == submit
+
+
+def test_who_asks_for_nothing_has_no_adjustments() -> None:
+    sampling = validated(logit_bias={}, ignore_eos=True, repetition_penalty=1).sampling
+    assert not sampling.biases
+    assert not sampling.penalizes
+
+
+def test_a_prompt_that_is_told_of_shares_nothing() -> None:
+    """Of n sequences one tells of it; each time in a namespace of its own."""
+    request = validated(prompt_logprobs=3, n=3, salt="acme")
+    one, *others = request.submits([1, 2, 3], deadline_ms=0)
+    assert [s.sampling.prompt_logprobs for s in (one, *others)] == [3, -1, -1]
+    assert {s.namespace for s in others} == {request.namespace}
+    spaces = {request.submits([1], deadline_ms=0)[0].namespace for _ in range(20)}
+    assert len(spaces | {one.namespace, request.namespace}) == 22
+
+
+def test_min_tokens_with_too_many_end_tokens() -> None:
+    tiny = Limits(max_model_len=16, vocab_size=3, eos_ids=(2, 0))
+    params = SamplingParams(min_tokens=1, stop_token_ids=[1])
+    with pytest.raises(InvalidRequest, match="every token of the vocabulary ends the answer"):
+        GenerationRequest.validated([1], params, tiny)
+    many = Limits(max_model_len=16, vocab_size=1000, eos_ids=tuple(range(600)))
+    with pytest.raises(InvalidRequest, match=r"600 ids with the model's own .* at most 512"):
+        GenerationRequest.validated([1], SamplingParams(min_tokens=1), many)
+
+
 def test_ignore_eos() -> None:
     assert validated(ignore_eos=True, stop_token_ids=[7]).stop_ids == (7,)
 
@@ -171,6 +271,7 @@ def test_a_constraint_goes_along() -> None:
     ("params", "limits", "text"),
     [
         ({"json_schema": "{}", "regex": "a"}, LIMITS, "regex is 'a', but must be absent beside"),
+        ({"regex": "a", "min_tokens": 2}, LIMITS, "min_tokens is 2, but must be 0 with regex"),
         ({"regex": "a", "ignore_eos": True}, LIMITS, "ignore_eos is True, but must be False with"),
         ({"regex": "a"}, msgspec.structs.replace(LIMITS, eos_ids=()), "names no token that ends"),
     ],

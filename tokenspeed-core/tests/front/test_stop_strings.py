@@ -78,6 +78,26 @@ async def test_every_cut_gives_the_same_answer(
         assert got == Answer(ids[:end], before, "stop", stop, end), cuts
 
 
+@pytest.mark.parametrize("least", [0, 1, 2, 3, 4, 6, 7, 11])
+async def test_none_counts_before_min_tokens(
+    client: EngineClient, engine: FakeEngine, tokenizer: Tokenizer, least: int
+) -> None:
+    """Wherever steps cut: the first one that lies behind the least number of tokens ends it."""
+    engine.step_s = 0
+    ids = tokenizer.encode("w fox w fox w").ids
+    ends = next(
+        (n for n in range(least + 1, len(ids) + 1) if "w" in tokenizer.decode(ids[least:n])), None
+    )
+    for cuts in ([], list(range(1, len(ids))), [3], [5]):
+        engine.script = cut(ids, cuts)
+        got = await answer(client, tokenizer, stop=["w"], min_tokens=least, max_tokens=len(ids))
+        if ends is None:
+            assert (got.token_ids, got.reason) == (ids, "length")
+        else:
+            before = tokenizer.decode(ids[:ends]).rpartition("w")[0]
+            assert got == Answer(ids[:ends], before, "stop", "w", ends)
+
+
 async def test_the_engine_is_stopped(
     client: EngineClient, engine: FakeEngine, tokenizer: Tokenizer
 ) -> None:

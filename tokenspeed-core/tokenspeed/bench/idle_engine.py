@@ -8,7 +8,7 @@ The time matters: a loop that has waited for milliseconds finds its caches cold.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,6 +23,7 @@ from tokenspeed.engine.buffers import Limits, StepArrays
 from tokenspeed.engine.device_step import DeviceStep, StepShape
 from tokenspeed.engine.executor import Executor
 from tokenspeed.engine.loop import EngineLoop
+from tokenspeed.engine.prompt_logprobs import PromptWish
 
 if TYPE_CHECKING:
     from tokenspeed.engine.mailbox import Mailbox
@@ -97,7 +98,9 @@ class IdleDevice:
 class IdleStep(DeviceStep):
     """Copies in and out as every step does, and runs no model: each token is 0."""
 
-    def run(self, shape: StepShape, host: StepArrays | None) -> None:
+    def run(
+        self, shape: StepShape, host: StepArrays | None, wishes: Sequence[PromptWish] = ()
+    ) -> None:
         pass
 
 

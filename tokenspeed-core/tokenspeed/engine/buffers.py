@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from tokenspeed._scheduler import PlanBuffers
+from tokenspeed.messages import MAX_TOP_LOGPROBS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 64
 
+LOGPROBS = 1 + MAX_TOP_LOGPROBS
+"""Entries of a slot: the token that was drawn, and the likeliest."""
 
 NEWCOMERS = 8
 """Prompts of the greatest length that may begin in one step. Turns of long conversations compute
@@ -184,6 +187,8 @@ class StepBuffers:
         arrays, host: its arrays, for torch and for numpy.
         scheduler: what ``Scheduler.plan`` fills and ``Scheduler.commit_sampled`` reads.
         last_token: int64 [slots]; as the step left it, the last token of each slot.
+        logprobs: int32 [slots, 2 * LOGPROBS], ids and the bits of float32; only where some are
+            wanted.
         page_tables: likewise the resident tables, where they are to be verified.
         sampling_of: whose sampling parameters the arrays hold.
         mask, mask_row: int32 [sequences, mask_words] and [sequences]: of each mask, the place of
@@ -209,6 +214,7 @@ class StepBuffers:
         written = {name: self.host[name] for name in SCHEDULER_WRITES}
         self.last_token = device.host_buffer((slots,), "int64")
         self.scheduler = PlanBuffers(**written, **moves, last_token=self.last_token.numpy())
+        self.logprobs = device.host_buffer((slots, 2 * LOGPROBS), "int32")
         count = limits.groups if page_tables else 0
         tables = (slots, limits.max_pages)
         self.page_tables = [device.host_buffer(tables, "int32") for _ in range(count)]

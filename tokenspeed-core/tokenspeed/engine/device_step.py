@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 import torch
 from tokenspeed_sdk.modeling.batch import CacheView, ForwardBatch
 
+from tokenspeed.engine.adjustments import Adjustments
 from tokenspeed.engine.buffers import DeviceInputs, Limits, StepArrays, StepBuffers, StepLayout
+from tokenspeed.engine.prompt_logprobs import PromptWish, find_prompt_logprobs
 from tokenspeed.engine.sampling import Sampler
 from tokenspeed.engine.step_kernels import bind_step_kernels
 
@@ -48,7 +50,11 @@ class StepShape:
 
 
 class DeviceStep:
-    """Inputs, resident state and model of one device; ``run`` is the same eager and captured."""
+    """Inputs, resident state and model of one device; ``run`` is the same eager and captured.
+
+    Attributes:
+        adjustments: what tenants ask of their logits.
+    """
 
     def __init__(
         self,
@@ -63,10 +69,12 @@ class DeviceStep:
         self._model = model
         self._inputs = DeviceInputs(device, StepLayout(limits), limits)
         kernels = bind_step_kernels(context, vocab_size)
-        self._sampler = Sampler(kernels)
         self._update = kernels.update_page_tables
-        self._mask_logits = kernels.mask_logits
+        self._gather_rows = kernels.gather_rows
+        self._logprobs = kernels.logprobs
         self._last_token = device.allocate((slots,), "int64")
+        self.adjustments = Adjustments(device, limits, vocab_size)
+        self._sampler = Sampler(kernels, self.adjustments, self._last_token)
         self._slot_epochs = [device.allocate((slots,), "int32") for _ in range(limits.groups)]
         self._page_tables = [
             device.allocate((slots, limits.max_pages), "int32") for _ in range(limits.groups)
@@ -81,19 +89,24 @@ class DeviceStep:
         self._inputs.upload(buffers, decode=decode)
 
     @torch.inference_mode()
-    def run(self, shape: StepShape, host: StepArrays | None) -> None:
+    def run(
+        self, shape: StepShape, host: StepArrays | None, wishes: Sequence[PromptWish] = ()
+    ) -> None:
         """Queue everything between the two copies.
 
         Args:
             host: the step's arrays on the host, for kernels that plan with them; None while a
                 graph is captured.
+            wishes: what prefill rows tell of their prompts.
         """
-        self._sample(shape, self._forward(shape, host), masks=0)
+        self._sample(shape, self._forward(shape, host, wishes), masks=0)
 
     @torch.inference_mode()
-    def run_forward(self, shape: StepShape, host: StepArrays | None) -> torch.Tensor:
+    def run_forward(
+        self, shape: StepShape, host: StepArrays | None, wishes: Sequence[PromptWish] = ()
+    ) -> torch.Tensor:
         """The part of ``run`` before logits: what it returns goes to ``run_sampling``."""
-        return self._forward(shape, host)
+        return self._forward(shape, host, wishes)
 
     @torch.inference_mode()
     def run_sampling(
@@ -109,27 +122,34 @@ class DeviceStep:
         self._inputs.upload_masks(buffers, masks)
         self._sample(shape, hidden[: shape.tokens], masks)
 
-    def _forward(self, shape: StepShape, host: StepArrays | None) -> torch.Tensor:
+    def _forward(
+        self, shape: StepShape, host: StepArrays | None, wishes: Sequence[PromptWish]
+    ) -> torch.Tensor:
         inputs = self._inputs.arrays
         if shape.has_deltas:
             self._update_page_tables(inputs)
-        return self._model.forward(self._batch(inputs, shape, host))
+        hidden = self._model.forward(self._batch(inputs, shape, host))
+        if wishes:
+            find_prompt_logprobs(self._model, self._logprobs, hidden, wishes)
+        return hidden
 
     def _sample(self, shape: StepShape, hidden: torch.Tensor, masks: int) -> None:
         if not shape.emits:
             return
         inputs, count = self._inputs.arrays, shape.emits
         if count != shape.tokens:
-            hidden = self._sampler.gather_rows(hidden, inputs.emit_token[:count])
-        logits = self._model.logits(hidden)
+            hidden = self._gather_rows(hidden, inputs.emit_token[:count])
+        of_rows = None
         if masks:
             mask, row = self._inputs.masks
-            self._mask_logits(logits, mask[:masks], row[:masks])
-        self._last_token[inputs.emit_slot[:count]] = self._sampler.sample(logits, inputs, count)
+            of_rows = mask[:masks], row[:masks]
+        self._sampler.run(self._model.logits(hidden), inputs, count, of_rows)
 
-    def download(self, buffers: StepBuffers) -> None:
-        """Queue the copy of the last tokens to the host, and of the page tables if wanted."""
+    def download(self, buffers: StepBuffers, *, logprobs: bool = False) -> None:
+        """Queue the copy of the last tokens to the host, and of what else is wanted."""
         buffers.last_token.copy_(self._last_token, non_blocking=True)
+        if logprobs:
+            buffers.logprobs.copy_(self.adjustments.logprobs, non_blocking=True)
         for host, resident in zip(buffers.page_tables, self._page_tables, strict=False):
             host.copy_(resident, non_blocking=True)
 

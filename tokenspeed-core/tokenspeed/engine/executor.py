@@ -11,17 +11,20 @@ beside, on streams of their own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tokenspeed._scheduler import Plan, PlanBuffers, RowFlag
+from tokenspeed.engine.adjustments import History, TenantLoader, no_history
 from tokenspeed.engine.buffers import Limits, StepBuffers, StepLayout
 from tokenspeed.engine.device_step import DeviceStep, StepShape
 from tokenspeed.engine.graphs import DecodeGraphs, bucket_sizes, forward_sizes
+from tokenspeed.engine.prompt_logprobs import PromptWish, make_wish
 from tokenspeed.engine.sampling import SamplingTable
+from tokenspeed.messages import TokenLogprobs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from tokenspeed.messages import Sampling
 
 _NEW_TENANT = int(RowFlag.NEW_TENANT)  # numpy is slow with enums
+_EMITS = int(RowFlag.EMITS)
 RING = 3
 """One step runs, one is queued behind it, one is being planned."""
 
@@ -44,16 +48,29 @@ class InFlight:
 
     Attributes:
         event: None while the sampling of its rows is still to be dispatched.
+        wanted: whose log-probabilities it finds: (request, slot, how many).
+        wishes: what it finds of prompts.
     """
 
     plan: Plan
     buffers: StepBuffers
     event: Event | None
+    wanted: list[tuple[int, int, int]]
+    wishes: list[PromptWish]
 
     @property
     def results(self) -> PlanBuffers:
         """For ``Scheduler.commit_sampled``, once the step has been waited for."""
         return self.buffers.scheduler
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs]:
+        """What requests that asked are told of this step, once it has been waited for."""
+        ids, values = np.hsplit(self.buffers.logprobs.numpy(), 2)
+        return [
+            TokenLogprobs(request, ids[slot, :count].tobytes(), values[slot, :count].tobytes())
+            for request, slot, count in self.wanted
+        ]
 
     @property
     def page_tables(self) -> list[np.ndarray]:
@@ -94,6 +111,9 @@ class Executor:
         forward = forward_sizes(limits.sequences) if graphs and limits.mask_words else []
         self._graphs = DecodeGraphs(step, device, self._stream, limits, sizes, forward)
         self._hidden: torch.Tensor | None = None  # of a step without its sampling; of the stream
+        self._device = device
+        self._asks_of_prompt = np.zeros(limits.sequences + 2, np.bool_)
+        self._tenants = TenantLoader(device, step.adjustments, RING)
         self._dispatched = 0
 
     def next_buffers(self) -> StepBuffers:
@@ -110,31 +130,39 @@ class Executor:
         return [] if self._mover is None else self._mover.ended()
 
     def dispatch(
-        self, plan: Plan, requests: Mapping[int, Sampling], *, masked: bool = False
+        self,
+        plan: Plan,
+        requests: Mapping[int, Sampling],
+        history: History = no_history,
+        *,
+        masked: bool = False,
     ) -> InFlight:
         """Queue a planned step; the plan lies in ``next_buffers()``, which is another afterwards.
 
         Args:
             requests: sampling parameters by request id, at least of all new tenants.
+            history: of a request; asked of new tenants that have penalties.
             masked: leave the sampling out: ``sample_masked`` is called before the next dispatch.
         """
         buffers = self.next_buffers()
         if plan.num_new_tenants:
-            self._install(plan, buffers.host, requests)
+            self._install(plan, buffers.host, requests, history)
         self._sampling.gather(buffers, plan.num_emits)
+        wanted = self._wanted(plan, buffers.host)
+        wishes = self._wishes(plan, buffers.host, requests, history)
         if plan.num_copies:
             self._stream.run(partial(self._slab.copy_pages, buffers.copies(plan)))
         find = self._graphs.find_forward if masked else self._graphs.find
         bucket = find(plan.num_rows, plan.num_decode_rows)
         if bucket is None:
-            launch = self._launch_forward if masked else self._launch
-            self._stream.run(partial(launch, buffers, _shape(plan)))
+            launch = self._launch_forward if masked else partial(self._launch, bool(wanted))
+            self._stream.run(partial(launch, buffers, _shape(plan), wishes))
         else:
             self._graphs.pad(buffers, plan.num_rows, bucket)
-            replay = self._replay_forward if masked else self._replay
+            replay = self._replay_forward if masked else partial(self._replay, bool(wanted))
             self._stream.run(partial(replay, buffers, bucket))
         self._dispatched += 1
-        return InFlight(plan, buffers, None if masked else self._stream.record())
+        return InFlight(plan, buffers, None if masked else self._stream.record(), wanted, wishes)
 
     def sample_masked(self, step: InFlight, masks: int) -> InFlight:
         """Queue the sampling of a step that was dispatched without.
@@ -142,9 +170,9 @@ class Executor:
         Args:
             masks: how many its buffers hold.
         """
-        sampling = partial(self._launch_sampling, step.buffers, _shape(step.plan), masks)
-        self._stream.run(sampling)
-        return InFlight(step.plan, step.buffers, self._stream.record())
+        shape, logprobs = _shape(step.plan), bool(step.wanted)
+        self._stream.run(partial(self._launch_sampling, step.buffers, shape, masks, logprobs))
+        return replace(step, event=self._stream.record())
 
     def wait(self, step: InFlight) -> None:
         """Wait for a step, without the GIL. Raises what its device work raised."""
@@ -157,37 +185,86 @@ class Executor:
         if self._mover is not None:
             self._mover.close()
 
-    def _launch(self, buffers: StepBuffers, shape: StepShape) -> None:
+    def _launch(
+        self, logprobs: bool, buffers: StepBuffers, shape: StepShape, wishes: list[PromptWish]
+    ) -> None:
         self._step.upload(buffers)
-        self._step.run(shape, buffers.arrays)
-        self._step.download(buffers)
+        self._step.run(shape, buffers.arrays, wishes)
+        self._step.download(buffers, logprobs=logprobs)
 
-    def _replay(self, buffers: StepBuffers, bucket: int) -> None:
+    def _replay(self, logprobs: bool, buffers: StepBuffers, bucket: int) -> None:
         self._step.upload(buffers, decode=True)
         self._graphs.replay(bucket)
-        self._step.download(buffers)
+        self._step.download(buffers, logprobs=logprobs)
 
-    def _launch_forward(self, buffers: StepBuffers, shape: StepShape) -> None:
+    def _wanted(self, plan: Plan, host: Mapping[str, np.ndarray]) -> list[tuple[int, int, int]]:
+        """Whose log-probabilities the step finds. Free where nobody on the device asks."""
+        if not self._tenants.wanted.any():
+            return []
+        counts = self._tenants.wanted[host["emit_slot"][: plan.num_emits]]
+        emitting = np.flatnonzero(host["row_flags"][: plan.num_rows] & _EMITS)
+        asking = emitting[counts > 0]
+        columns = (host["row_request"][asking], host["row_slot"][asking], counts[counts > 0])
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+    def _wishes(
+        self,
+        plan: Plan,
+        host: Mapping[str, np.ndarray],
+        requests: Mapping[int, Sampling],
+        history: History,
+    ) -> list[PromptWish]:
+        """What prefill rows tell of their prompts. Free where nobody on the device asks."""
+        if not self._asks_of_prompt.any():
+            return []
+        wishes = []
+        rows = range(plan.num_decode_rows, plan.num_rows)
+        for row in (row for row in rows if self._asks_of_prompt[host["row_slot"][row]]):
+            request = int(host["row_request"][row])
+            at, behind = host["row_query_start"][row : row + 2].tolist()
+            end = int(host["row_kv_len"][row])
+            top = requests[request].prompt_logprobs
+            computed = (end - (behind - at), end)
+            wish = make_wish(self._device, request, at, computed, top, history(request))
+            if wish is not None:
+                wishes.append(wish)
+        return wishes
+
+    def _launch_forward(
+        self, buffers: StepBuffers, shape: StepShape, wishes: list[PromptWish]
+    ) -> None:
         self._step.upload(buffers)
-        self._hidden = self._step.run_forward(shape, buffers.arrays)
+        self._hidden = self._step.run_forward(shape, buffers.arrays, wishes)
 
     def _replay_forward(self, buffers: StepBuffers, bucket: int) -> None:
         self._step.upload(buffers, decode=True)
         self._hidden = self._graphs.replay_forward(bucket)
 
-    def _launch_sampling(self, buffers: StepBuffers, shape: StepShape, masks: int) -> None:
+    def _launch_sampling(
+        self, buffers: StepBuffers, shape: StepShape, masks: int, logprobs: bool
+    ) -> None:
         hidden, self._hidden = self._hidden, None
         assert hidden is not None
         self._step.run_sampling(shape, hidden, buffers, masks)
-        self._step.download(buffers)
+        self._step.download(buffers, logprobs=logprobs)
 
     def _install(
-        self, plan: Plan, host: Mapping[str, np.ndarray], requests: Mapping[int, Sampling]
+        self,
+        plan: Plan,
+        host: Mapping[str, np.ndarray],
+        requests: Mapping[int, Sampling],
+        history: History,
     ) -> None:
         """Take over the sampling parameters of slots that have a new tenant."""
+        place = self._tenants.place(self._dispatched % RING)
         for row in np.flatnonzero(host["row_flags"][: plan.num_rows] & _NEW_TENANT):
-            request = int(host["row_request"][row])
-            self._sampling.install(int(host["row_slot"][row]), requests[request])
+            request, slot = int(host["row_request"][row]), int(host["row_slot"][row])
+            self._sampling.install(slot, requests[request])
+            self._asks_of_prompt[slot] = requests[request].prompt_logprobs >= 0
+            self._tenants.wanted[slot] = requests[request].logprobs + 1
+            load = place.stage(slot, requests[request], partial(history, request))
+            if load is not None:
+                self._stream.run(load)
 
 
 def _shape(plan: Plan) -> StepShape:

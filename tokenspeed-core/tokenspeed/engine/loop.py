@@ -179,7 +179,9 @@ class EngineLoop:
         self._step_clock.launching()
         masked = self._grammars.masked(plan, buffers.host)
         with self._launching:
-            step = self._executor.dispatch(plan, self._sampling, masked=bool(masked))
+            step = self._executor.dispatch(
+                plan, self._sampling, self._scheduler.tokens, masked=bool(masked)
+            )
         return step, masked
 
     def _sample_masked(self, step: InFlight | None, masked: MaskedRows) -> InFlight:
@@ -196,6 +198,8 @@ class EngineLoop:
         self._reporter.ended(step.plan, elapsed_us)
         if self._verifier is not None:
             self._verifier.check(step.plan, step.page_tables)
+        if step.wanted or step.wishes:
+            self._reporter.found(step.logprobs, [wish.result() for wish in step.wishes])
         self._scheduler.commit_sampled(step.plan.step, step.results, elapsed_us)
         for request, state, event in self._scheduler.take_rejected_events():
             log.error("request %s in state %s refused event %s", request, state, event)

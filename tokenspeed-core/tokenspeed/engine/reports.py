@@ -15,9 +15,11 @@ from tokenspeed.messages import (
     EngineOutput,
     KvEventColumns,
     Load,
+    PromptLogprobs,
     Rejected,
     Started,
     StepReport,
+    TokenLogprobs,
 )
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ class Reporter:
         self._started: list[Started] = []
         self._steps: list[StepReport] = []
         self._rejected: list[Rejected] = []
+        self._logprobs: list[TokenLogprobs] = []
+        self._prompt_logprobs: list[PromptLogprobs] = []
         self._finished: list[int] = []
         self._failed: dict[int, str] = {}
         self._reasons: dict[int, str] = {}
@@ -70,6 +74,11 @@ class Reporter:
         """The device ended a step."""
         rows = plan.num_decode_rows  # one token each; the others are of prompts
         self._steps.append(StepReport(duration_us, plan.num_tokens - rows, rows))
+
+    def found(self, logprobs: list[TokenLogprobs], of_prompts: list[PromptLogprobs]) -> None:
+        """By the step that is committed now: of the tokens that it drew, and of prompts."""
+        self._logprobs = logprobs
+        self._prompt_logprobs = of_prompts
 
     def reject(self, rejected: Rejected) -> None:
         """Tell the front with the next message."""
@@ -110,6 +119,7 @@ class Reporter:
             or self._rejected
             or self._failed
             or self._ledger_asked
+            or self._prompt_logprobs
             or kv_events is not None
         )
         if self._told_idle and not idle:  # silence counts from where the work began
@@ -127,11 +137,21 @@ class Reporter:
             load=self._load(),
             ledger=self._ledger() if self._ledger_asked else None,
             kv_events=kv_events,
+            logprobs=self._logprobs_of(updates),
+            prompt_logprobs=self._prompt_logprobs,
         )
-        self._started, self._steps = [], []
+        self._started, self._steps, self._prompt_logprobs = [], [], []
         self._rejected, self._ledger_asked = [], 0
         self._failed, self._reasons = {}, {}
         return output
+
+    def _logprobs_of(self, updates: Updates) -> list[TokenLogprobs]:
+        """Those of tokens that are handed out; some were drawn for requests that were over."""
+        logprobs, self._logprobs = self._logprobs, []
+        if not logprobs:
+            return []
+        told = set(updates.request[np.diff(updates.token_start) > 0].tolist())
+        return [each for each in logprobs if each.request in told]
 
     def _end(self, updates: Updates) -> dict[int, str]:
         """Forget requests that ended; the reason of each that failed."""

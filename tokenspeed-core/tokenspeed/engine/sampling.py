@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Sampling of a step: parameters by slot, and the ops that turn hidden rows into tokens."""
+"""Sampling of a step: parameters by slot, and the ops that turn logits into tokens."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
+    from tokenspeed.engine.adjustments import Adjustments
     from tokenspeed.engine.buffers import StepArrays, StepBuffers
     from tokenspeed.engine.step_kernels import StepKernels
     from tokenspeed.messages import Sampling
@@ -56,15 +57,45 @@ class SamplingTable:
 
 
 class Sampler:
-    """The two ops between a forward pass and the next tokens."""
+    """The ops between a forward pass and the next tokens."""
 
-    def __init__(self, kernels: StepKernels) -> None:
-        self.gather_rows = kernels.gather_rows
+    def __init__(
+        self, kernels: StepKernels, adjustments: Adjustments, last_token: torch.Tensor
+    ) -> None:
+        """``last_token``: int64 [slots], where drawn tokens go."""
+        self._adjustments = adjustments
+        self._last_token = last_token
+        self._adjust = kernels.adjust_logits
         self._sample = kernels.sample
+        self._record = kernels.record_tokens
+        self._mask = kernels.mask_logits
+        self._logprobs = kernels.logprobs
 
-    def sample(self, logits: torch.Tensor, inputs: StepArrays, count: int) -> torch.Tensor:
-        """[count, vocabulary] -> [count] int64; -1 where a row's logits are not numbers."""
-        tokens: torch.Tensor = self._sample(
+    def run(
+        self,
+        logits: torch.Tensor,
+        inputs: StepArrays,
+        count: int,
+        masks: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> None:
+        """Draw a token for each of ``count`` rows of logits, which change; -1 where a row's logits
+        are not numbers.
+
+        Args:
+            masks: of grammars, and the rows that they belong to.
+        """
+        slot, position = inputs.emit_slot[:count], inputs.emit_position[:count]
+        asked = self._adjustments
+        self._adjust(logits, asked.kept[:count], slot, position, *asked.settings)
+        if masks is not None:
+            self._mask(logits, *masks)
+        token = self._draw(logits, inputs, count)
+        self._record(self._last_token, asked.counts, asked.penalties, slot, token)
+        self._logprobs(asked.kept[:count], token, slot, asked.wanted, *asked.found)
+
+    def _draw(self, logits: torch.Tensor, inputs: StepArrays, count: int) -> torch.Tensor:
+        """[count, vocabulary] -> [count] int64."""
+        token: torch.Tensor = self._sample(
             logits,
             inputs.temperature[:count],
             inputs.top_k[:count],
@@ -73,4 +104,4 @@ class Sampler:
             inputs.seed[:count],
             inputs.emit_position[:count],
         )
-        return tokens
+        return token

@@ -16,8 +16,11 @@ class StepKernels:
 
     update_page_tables: BoundKernel
     gather_rows: BoundKernel
+    adjust_logits: BoundKernel
     sample: BoundKernel
     mask_logits: BoundKernel
+    record_tokens: BoundKernel
+    logprobs: BoundKernel
 
 
 def bind_step_kernels(context: BuildContext, vocab_size: int) -> StepKernels:
@@ -25,6 +28,13 @@ def bind_step_kernels(context: BuildContext, vocab_size: int) -> StepKernels:
     return StepKernels(
         update_page_tables=context.bind("page_table_update@1", "executor.page_tables").call,
         gather_rows=context.bind("gather_rows@1", "sampler.gather_rows").call,
+        adjust_logits=context.bind(
+            "adjust_logits@1", "sampler.adjust_logits", vocab=vocab_size
+        ).call,
         sample=context.bind("sample@1", "sampler.sample", vocab=vocab_size).call,
         mask_logits=context.bind("mask_logits@1", "sampler.mask", vocab=vocab_size).call,
+        record_tokens=context.bind(
+            "record_tokens@1", "sampler.record_tokens", vocab=vocab_size
+        ).call,
+        logprobs=context.bind("logprobs@1", "sampler.logprobs", vocab=vocab_size).call,
     )

@@ -40,6 +40,12 @@ def constraint_of(params: SamplingParams, eos_ids: tuple[int, ...]) -> Constrain
         raise InvalidRequest(
             "ignore_eos", True, f"False with {kind}: an answer ends where its constraint does"
         )
+    if params.min_tokens:
+        raise InvalidRequest(
+            "min_tokens",
+            params.min_tokens,
+            f"0 with {kind}: the constraint says where an answer ends",
+        )
     if not eos_ids:
         raise InvalidRequest(
             kind, text, "absent, because this model names no token that ends an answer"

@@ -19,6 +19,7 @@ from zmq.utils.monitor import recv_monitor_message
 from tokenspeed.front.errors import EngineGone, FailedInEngine, RejectedByScheduler
 from tokenspeed.front.finish import Finish
 from tokenspeed.front.kv_log import KvEventLog
+from tokenspeed.front.logprobs import TokenLogprobs, read_logprobs, read_prompt_logprobs
 from tokenspeed.front.request import GenerationRequest
 from tokenspeed.front.stream import Stream
 from tokenspeed.messages import (
@@ -277,6 +278,7 @@ class EngineClient:
             entry = self._sequences.get(started.request)
             if entry is not None and entry[0].record is not None:
                 entry[0].record.started(entry[1], started)
+        self._dispatch_prompts(output)
         self._dispatch_updates(output)
         for request, reason in output.failure.items():
             if entry := self._sequences.pop(request, None):  # the scheduler never saw it
@@ -297,12 +299,21 @@ class EngineClient:
         if self._events is not None:
             self._events.load(output.load)
 
+    def _dispatch_prompts(self, output: EngineOutput) -> None:
+        for found in output.prompt_logprobs:
+            if entry := self._sequences.get(found.request):
+                stream, index = entry
+                stream.news_of(index).prompt_logprobs.update(read_prompt_logprobs(found))
+
     def _dispatch_updates(self, output: EngineOutput) -> None:
         requests = np.frombuffer(output.request, np.uint64).tolist()
         start = np.frombuffer(output.token_start, np.int32).tolist()
         tokens = np.frombuffer(output.tokens, np.int32).tolist()
         stop_token = np.frombuffer(output.stop_token, np.int32).tolist()
         cached_tokens = np.frombuffer(output.cached_tokens, np.int32).tolist()
+        logprobs: dict[int, list[TokenLogprobs]] = {}
+        for each in output.logprobs:
+            logprobs.setdefault(each.request, []).append(read_logprobs(each))
         for i, request in enumerate(requests):
             entry = self._sequences.get(request)
             if entry is None:  # aborted here, its end is on the way
@@ -311,6 +322,7 @@ class EngineClient:
             news = stream.news_of(index)
             new_tokens = tokens[start[i] : start[i + 1]]
             news.tokens += new_tokens
+            news.logprobs += logprobs.pop(request, [])
             if stream.record is not None and new_tokens:
                 stream.record.generated(index, new_tokens)
             news.cached_tokens = cached_tokens[i]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from tokenspeed.front.engine_client import EngineClient
+    from tokenspeed.front.logprobs import PromptLogprobs, TokenLogprobs
     from tokenspeed.front.request import GenerationRequest
     from tokenspeed.front.stream import Delta
     from tokenspeed.observe.events import RequestRecord
@@ -43,6 +44,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
         completion_tokens: tokens so far, a stop token that is not delivered included.
         finish_reason: None while it goes on.
         stop_token, stop_string: what ended the answer.
+        logprobs: of each of ``token_ids``; empty unless the request asks.
     """
 
     index: int
@@ -53,6 +55,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason | None
     stop_token: int | None
     stop_string: str | None
+    logprobs: list[TokenLogprobs] = []
 
 
 class Generation:
@@ -62,6 +65,10 @@ class Generation:
         while not generation.done:
             for output in await generation.next():
                 ...
+
+    Attributes:
+        prompt_logprobs: complete once the first sequence has an output; None unless the request
+            asks.
     """
 
     def __init__(
@@ -83,6 +90,9 @@ class Generation:
         self._request = request
         self._timeout_s = timeout_s
         self._record = record
+        asks = request.sampling.prompt_logprobs >= 0
+        self.prompt_logprobs: PromptLogprobs | None
+        self.prompt_logprobs = [None] * request.prompt_tokens if asks else None
         texts = [_Text(tokenizer, request) if tokenizer else None for _ in range(request.n)]
         self._running = {i: _Sequence(i, request, text) for i, text in enumerate(texts)}
 
@@ -102,8 +112,18 @@ class Generation:
 
     async def next(self) -> list[Output]:
         """News of at least one sequence. Raises the RequestError that any of them failed with."""
-        news = await self._stream.take()
-        return [self._advance(delta) for delta in news if delta.index in self._running]
+        while True:
+            news = [delta for delta in await self._stream.take() if delta.index in self._running]
+            for delta in news:
+                self._read_prompt(delta)
+            answers = [delta for delta in news if delta.is_about_the_answer]
+            if answers or not news:
+                return [self._advance(delta) for delta in answers]
+
+    def _read_prompt(self, delta: Delta) -> None:
+        if self.prompt_logprobs is not None:
+            for position, found in delta.prompt_logprobs.items():
+                self.prompt_logprobs[position] = found
 
     def abort(self) -> None:
         """End all sequences now with reason "abort"; the engine follows."""
@@ -157,11 +177,12 @@ class _Sequence:
             finish_reason=reason,
             stop_token=stop_token,
             stop_string=stop_string,
+            logprobs=delta.logprobs[: len(shown)],
         )
 
 
 class _Text:
-    """A sequence's text, cut at the first stop string."""
+    """A sequence's text, cut at the first stop string behind its least number of tokens."""
 
     def __init__(self, tokenizer: Tokenizer, request: GenerationRequest) -> None:
         prompt_tail = np.frombuffer(request.tokens, np.int32)[-PROMPT_TAIL:].tolist()
@@ -169,6 +190,7 @@ class _Text:
             tokenizer, prompt_tail, skip_special_tokens=request.skip_special_tokens
         )
         self._matcher = StopMatcher(request.stop)
+        self._unmatched = request.min_new_tokens
 
     @property
     def stop_string(self) -> str | None:
@@ -179,7 +201,12 @@ class _Text:
         """(how many of the tokens count, the text that is certain now)."""
         text = ""
         for taken, token in enumerate(tokens, start=1):
-            text += self._matcher.push(self._detokenizer.push(token))
+            new = self._detokenizer.push(token)
+            if self._unmatched:
+                self._unmatched -= 1
+                text += new
+                continue
+            text += self._matcher.push(new)
             if self._matcher.matched is not None:
                 return taken, text
         if last:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from smg_grpc_proto import tokenspeed_scheduler_pb2 as pb
@@ -11,6 +12,7 @@ from smg_grpc_proto import tokenspeed_scheduler_pb2 as pb
 from tokenspeed.front.caller import Caller, caller_of_custom_params, caller_of_request_id
 from tokenspeed.front.errors import InvalidRequest
 from tokenspeed.front.generation import Output
+from tokenspeed.front.logprobs import TokenLogprobs
 from tokenspeed.front.request import SamplingParams
 
 _OPTIONAL = {
@@ -51,6 +53,7 @@ def sampling_params(request: Any) -> SamplingParams:
         keep_stop_token=theirs.no_stop_trim,
         logit_bias=dict(theirs.logit_bias),
         logprobs=request.return_logprob,
+        top_logprobs=request.top_logprobs_num,
         priority=caller.priority or 0,
         salt=caller.salt,
     )
@@ -67,8 +70,6 @@ def _caller(request: Any) -> Caller:
 def _check_unbuilt(request: Any) -> None:
     if request.HasField("logprob_start_len") and request.logprob_start_len != -1:
         raise _unbuilt("logprob_start_len", request.logprob_start_len, "-1")
-    if request.top_logprobs_num:
-        raise _unbuilt("top_logprobs_num", request.top_logprobs_num, "0")
     if request.token_ids_logprob:
         raise _unbuilt("token_ids_logprob", list(request.token_ids_logprob), "empty")
     if request.data_parallel_rank:
@@ -82,9 +83,40 @@ def _unbuilt(field: str, value: object, only: str) -> InvalidRequest:
     return InvalidRequest(field, value, f"{only}: nothing else is built yet")
 
 
+@dataclass
+class Whole:
+    """What one sequence gave, for a caller who does not stream."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    def add(self, output: Output) -> None:
+        """One more piece."""
+        self.token_ids += output.token_ids
+        self.logprobs += output.logprobs
+
+
+def _output_logprobs(tokens: list[TokenLogprobs]) -> Any:
+    """None where nobody asked."""
+    if not tokens:
+        return None
+    tops = [
+        pb.TopLogProbs(
+            token_ids=[token for token, _ in each.top], values=[value for _, value in each.top]
+        )
+        for each in tokens
+    ]
+    return pb.OutputLogProbs(
+        token_logprobs=[each.logprob for each in tokens],
+        token_ids=[each.token for each in tokens],
+        top_logprobs=tops,
+    )
+
+
 def chunk_response(request_id: str, prompt_tokens: int, output: Output) -> Any:
     """New tokens of one sequence."""
     chunk = pb.GenerateStreamChunk(
+        output_logprobs=_output_logprobs(output.logprobs),
         token_ids=output.token_ids,
         prompt_tokens=prompt_tokens,
         completion_tokens=output.completion_tokens,
@@ -94,12 +126,11 @@ def chunk_response(request_id: str, prompt_tokens: int, output: Output) -> Any:
     return pb.GenerateResponse(request_id=request_id, chunk=chunk)
 
 
-def complete_response(
-    request_id: str, prompt_tokens: int, output: Output, output_ids: list[int]
-) -> Any:
-    """The end of one sequence."""
+def complete_response(request_id: str, prompt_tokens: int, output: Output, whole: Whole) -> Any:
+    """The end of one sequence, with all of it unless it was streamed."""
     complete = pb.GenerateComplete(
-        output_ids=output_ids,
+        output_ids=whole.token_ids,
+        output_logprobs=_output_logprobs(whole.logprobs),
         finish_reason=output.finish_reason,
         prompt_tokens=prompt_tokens,
         completion_tokens=output.completion_tokens,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -24,7 +24,15 @@ from tokenspeed.front.caller import checked_priority, checked_salt, namespace_of
 from tokenspeed.front.constraint import constraint_of
 from tokenspeed.front.errors import Amount, InvalidRequest
 from tokenspeed.front.thinking import thinking_after
-from tokenspeed.messages import Marks, Sampling, Submit, Thinking
+from tokenspeed.messages import (
+    MAX_BIASES,
+    MAX_TOP_LOGPROBS,
+    Bias,
+    Marks,
+    Sampling,
+    Submit,
+    Thinking,
+)
 
 if TYPE_CHECKING:
     from tokenspeed.front.grammars import FrontGrammar, Grammars
@@ -33,20 +41,19 @@ MAX_N = 64
 MAX_STOP_STRINGS = 32
 MAX_STOP_STRING_LENGTH = 512
 MAX_STOP_TOKEN_IDS = 256
+MAX_LOGIT_BIASES = 1024
+MAX_PENALTY = 2.0
+"""Of frequency and presence, as the OpenAI API has it; either sign."""
+REPETITION_PENALTIES = (0.01, 100.0)
+MAX_BIAS = 100.0
+"""As the OpenAI API has it; either sign."""
 GREEDY_BELOW = 1e-5
 """Lower temperatures count as 0: dividing logits by them would overflow."""
 
 _FLOAT32_MAX = 3.4e38
 _SEEDS = 1 << 64
-_UNBUILT: tuple[tuple[str, object], ...] = (
-    ("min_tokens", 0),
-    ("frequency_penalty", 0),
-    ("presence_penalty", 0),
-    ("repetition_penalty", 1),
-    ("logit_bias", {}),
-    ("logprobs", False),
-)
-"""Fields with the only value they may have so far."""
+_DIGITS = 20
+"""A token id has fewer."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +68,18 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         stop: texts that end the answer; they are not part of it. None for none.
         stop_token_ids: token ids that end the answer, besides the model's own. None for none.
         ignore_eos: the model's own end tokens do not end the answer.
+        min_tokens: so many tokens come before any end token can, and before a stop string counts.
+        frequency_penalty: taken from a token's logit for each time that it was generated.
+        presence_penalty: taken from it once if it was generated.
+        repetition_penalty: divides the logits of tokens of prompt and answer that are above 0, and
+            multiplies those that are not. 1 for none.
+        logit_bias: token id to what is added to its logit. None for none.
+        logprobs: tell the log-probability of each token of the answer: by the model's own logits,
+            before penalties, biases, temperature and filters.
+        top_logprobs: with it, those of so many likeliest tokens; 0 to 20.
+        prompt_logprobs: the same of each token of the prompt but the first, with so many likeliest
+            tokens, 0 to 20; None for none. All of the prompt is computed, none of it read from the
+            cache. In Python alone: the gateway's protocol has no place for it.
         skip_special_tokens: leave special tokens out of the text.
         keep_stop_token: leave the stop token that matched in the token ids.
         json_schema, regex, ebnf, structural_tag: what the answer must match, at most one of them; a
@@ -88,13 +107,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     regex: str | None = None
     ebnf: str | None = None
     structural_tag: str | None = None
-    # Not built yet: only these values pass.
     min_tokens: int = 0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     repetition_penalty: float = 1.0
-    logit_bias: Mapping[str, float] | None = {}
+    logit_bias: Mapping[str, float] | Mapping[int, float] | None = {}
     logprobs: bool = False
+    top_logprobs: int = 0
+    prompt_logprobs: int | None = None
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +140,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tokens: the prompt, int32 bytes.
         max_new_tokens: at least 1, and prompt and answer fit the model.
+        min_new_tokens: at most ``max_new_tokens``; a stop string counts behind so many only.
         stop_ids: end tokens, the model's own included unless they are ignored.
         sampling: resolved; sequence i of n takes seed + i.
         namespace: of the salt; part of every key in the prefix cache.
@@ -132,6 +153,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     n: int
     max_new_tokens: int
+    min_new_tokens: int
     stop_ids: tuple[int, ...]
     stop: tuple[str, ...]
     sampling: Sampling
@@ -148,7 +170,6 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         cls, tokens: Sequence[int], params: SamplingParams, limits: Limits
     ) -> GenerationRequest:
         """The only way to make one. InvalidRequest names the field, its value and its range."""
-        _check_unbuilt(params)
         n = _integer("n", params.n, 1, MAX_N)
         prompt = _prompt(tokens, limits)
         room = limits.max_model_len - len(prompt)
@@ -156,14 +177,20 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         constraint = constraint_of(params, limits.eos_ids)
         if not params.ignore_eos:
             stop_ids = limits.eos_ids + stop_ids
+        stop_ids = tuple(dict.fromkeys(stop_ids))
+        max_new = _max_new_tokens(params.max_tokens, room)
+        min_new = _integer("min_tokens", params.min_tokens, 0, max_new)
+        bans = _bans(stop_ids, len(prompt), min_new, limits)
+        biases = _logit_biases(params.logit_bias, limits)
         return cls(
             tokens=prompt.tobytes(),
             prompt_tokens=len(prompt),
             n=n,
-            max_new_tokens=_max_new_tokens(params.max_tokens, room),
-            stop_ids=tuple(dict.fromkeys(stop_ids)),
+            max_new_tokens=max_new,
+            min_new_tokens=min_new,
+            stop_ids=stop_ids,
             stop=_stop_strings(params.stop),
-            sampling=resolve_sampling(params),
+            sampling=resolve_sampling(params, biases + bans),
             skip_special_tokens=params.skip_special_tokens,
             keep_stop_token=params.keep_stop_token,
             priority=checked_priority(params.priority),
@@ -182,14 +209,19 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     def submits(self, ids: Sequence[int], deadline_ms: int) -> list[Submit]:
         """One Submit for each of the n sequences, numbered ``ids``; deadline 0 for none."""
         first = self.sampling
+        others = msgspec.structs.replace(first, prompt_logprobs=-1)
+        of_prompt = first.prompt_logprobs >= 0
         return [
             Submit(
                 request=request,
                 tokens=self.tokens,
                 max_new_tokens=self.max_new_tokens,
                 stop_ids=list(self.stop_ids),
-                sampling=msgspec.structs.replace(first, seed=(first.seed + i) % _SEEDS),
-                namespace=self.namespace,
+                sampling=msgspec.structs.replace(
+                    others if i else first, seed=(first.seed + i) % _SEEDS
+                ),
+                # A prompt that is told of shares nothing, so that all of it is computed.
+                namespace=random.getrandbits(64) if of_prompt and not i else self.namespace,
                 deadline_ms=deadline_ms,
                 priority=self.priority,
                 grammar=self.grammar.number if self.grammar is not None else 0,
@@ -199,7 +231,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def resolve_sampling(params: SamplingParams) -> Sampling:
+def resolve_sampling(params: SamplingParams, biases: tuple[Bias, ...] = ()) -> Sampling:
     """Range-checked sampling scalars; draws the seed when there is none."""
     temperature = _number("temperature", params.temperature, "a finite number, at least 0")
     top_p = _number("top_p", params.top_p, "above 0 and at most 1")
@@ -217,14 +249,31 @@ def resolve_sampling(params: SamplingParams) -> Sampling:
         top_p=top_p,
         min_p=min_p,
         seed=_integer("seed", seed, 0, _SEEDS - 1),
+        repetition_penalty=_within(
+            "repetition_penalty", params.repetition_penalty, *REPETITION_PENALTIES
+        ),
+        frequency_penalty=_within(
+            "frequency_penalty", params.frequency_penalty, -MAX_PENALTY, MAX_PENALTY
+        ),
+        presence_penalty=_within(
+            "presence_penalty", params.presence_penalty, -MAX_PENALTY, MAX_PENALTY
+        ),
+        biases=biases,
+        logprobs=_logprobs(params),
+        prompt_logprobs=-1
+        if params.prompt_logprobs is None
+        else _integer("prompt_logprobs", params.prompt_logprobs, 0, MAX_TOP_LOGPROBS),
     )
 
 
-def _check_unbuilt(params: SamplingParams) -> None:
-    for field, only in _UNBUILT:
-        value = getattr(params, field)
-        if value is not None and value != only:
-            raise InvalidRequest(field, value, f"{only!r}: nothing else is built yet")
+def _logprobs(params: SamplingParams) -> int:
+    """How many of the likeliest tokens are told; -1: not even those that are drawn."""
+    if not isinstance(params.logprobs, bool):
+        raise InvalidRequest("logprobs", params.logprobs, "True or False")
+    top = _integer("top_logprobs", params.top_logprobs, 0, MAX_TOP_LOGPROBS)
+    if top and not params.logprobs:
+        raise InvalidRequest("top_logprobs", top, "0 without logprobs")
+    return top if params.logprobs else -1
 
 
 def _namespace(salt: str | None, limits: Limits) -> int:
@@ -268,6 +317,52 @@ def _max_new_tokens(asked: int | None, room: int) -> int:
     return min(_integer("max_tokens", asked, 1, None), room)
 
 
+def _bans(
+    stop_ids: tuple[int, ...], prompt_tokens: int, min_new: int, limits: Limits
+) -> tuple[Bias, ...]:
+    """Keep end tokens away until there are ``min_new`` others."""
+    if not min_new:
+        return ()
+    if len(stop_ids) >= limits.vocab_size:
+        raise InvalidRequest(
+            "min_tokens", min_new, "0 where every token of the vocabulary ends the answer"
+        )
+    most = MAX_BIASES - MAX_LOGIT_BIASES
+    if len(stop_ids) > most:
+        raise InvalidRequest(
+            "stop_token_ids",
+            Amount(f"{len(stop_ids)} ids with the model's own end tokens"),
+            f"at most {most} of them together with min_tokens",
+        )
+    until = prompt_tokens + min_new
+    return tuple(Bias(token, -math.inf, until) for token in stop_ids)
+
+
+def _logit_biases(given: Mapping[Any, float] | None, limits: Limits) -> tuple[Bias, ...]:
+    if not isinstance(given, Mapping | None):
+        raise InvalidRequest("logit_bias", given, "a mapping of token ids to numbers")
+    given = given or {}
+    if len(given) > MAX_LOGIT_BIASES:
+        raise InvalidRequest(
+            "logit_bias", Amount(f"{len(given)} tokens"), f"at most {MAX_LOGIT_BIASES}"
+        )
+    biases = {}
+    for key, value in given.items():
+        token = _token_key(key, limits.vocab_size)
+        if token in biases:
+            raise InvalidRequest("logit_bias", key, "each token once")
+        number = _within(f"logit_bias of token {token}", value, -MAX_BIAS, MAX_BIAS)
+        biases[token] = Bias(token, number, limits.max_model_len + 1)
+    return tuple(biases.values())
+
+
+def _token_key(key: object, vocab_size: int) -> int:
+    """A token id, or one in decimal digits, as keys of JSON are."""
+    digits = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < _DIGITS
+    token = int(str(key)) if digits else key
+    return _integer("logit_bias", token, 0, vocab_size - 1)
+
+
 def _stop_strings(stop: Sequence[str] | None) -> tuple[str, ...]:
     if not isinstance(stop, Collection | None):
         raise InvalidRequest("stop", stop, "a string or a list of strings")
@@ -307,6 +402,14 @@ def _integer(field: str, value: object, low: int, high: int | None) -> int:
         raise InvalidRequest(field, value, f"an integer {allowed}")
     assert isinstance(value, int)
     return value
+
+
+def _within(field: str, value: object, low: float, high: float) -> float:
+    allowed = f"from {low:g} to {high:g}"
+    number = _number(field, value, allowed)
+    if not low <= number <= high:
+        raise InvalidRequest(field, value, allowed)
+    return number
 
 
 def _number(field: str, value: object, allowed: str) -> float:

@@ -271,11 +271,11 @@ class SchedulerService:
         self, generation: Generation, validated: GenerationRequest, request: Any, context: Any
     ) -> Outcome:
         outcome: Outcome = "stop"
-        whole: list[list[int]] = [[] for _ in range(validated.n)]
+        whole = [proto.Whole() for _ in range(validated.n)]
         while not generation.done:
             for output in await generation.next():
                 if not request.stream:
-                    whole[output.index] += output.token_ids
+                    whole[output.index].add(output)
                 elif output.token_ids:
                     await context.write(
                         proto.chunk_response(request.request_id, validated.prompt_tokens, output)
@@ -288,13 +288,13 @@ class SchedulerService:
     async def _send_end(
         self,
         output: Output,
-        output_ids: list[int],
+        whole: proto.Whole,
         validated: GenerationRequest,
         request: Any,
         context: Any,
     ) -> None:
         await context.write(
-            proto.complete_response(request.request_id, validated.prompt_tokens, output, output_ids)
+            proto.complete_response(request.request_id, validated.prompt_tokens, output, whole)
         )
 
 

@@ -12,6 +12,7 @@ from tokenspeed.front.finish import Finish
 
 if TYPE_CHECKING:
     from tokenspeed.front.engine_client import EngineClient
+    from tokenspeed.front.logprobs import TokenLogprobs
     from tokenspeed.observe.events import RequestRecord
 
 
@@ -24,9 +25,14 @@ class Delta:
         stop_token: the stop id that matched, else -1.
         cached_tokens: prompt tokens that the engine did not compute.
         error: why the sequence failed.
+        logprobs: of each token, in a request that asked; else empty.
+        prompt_logprobs: of tokens of the prompt, by position, likewise.
     """
 
-    __slots__ = ("cached_tokens", "error", "finish", "index", "stop_token", "tokens")
+    __slots__ = (
+        *("index", "tokens", "finish", "stop_token", "cached_tokens", "error"),
+        *("logprobs", "prompt_logprobs"),
+    )
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -35,6 +41,13 @@ class Delta:
         self.stop_token = -1
         self.cached_tokens = 0
         self.error: RequestError | None = None
+        self.logprobs: list[TokenLogprobs] = []
+        self.prompt_logprobs: dict[int, TokenLogprobs] = {}
+
+    @property
+    def is_about_the_answer(self) -> bool:
+        """Whether it tells more than log-probabilities of the prompt."""
+        return bool(self.tokens or self.finish != Finish.NONE or self.error)
 
 
 class Stream:

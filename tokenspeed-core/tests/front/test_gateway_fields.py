@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""What the published gateway carries of a request's fields, and what it drops.
+
+A test here that fails after the gateway was updated is good news: the gateway carries more. Then
+the field moves from DROPPED to CARRIED, and its line goes from the table in docs/gateway.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from tokenspeed.messages import Submit
+
+from .conftest import Front
+from .gateway import run_gateway
+
+DOCS = Path(__file__).parents[3] / "docs" / "gateway.md"
+
+CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"
+ROUTES: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4},
+    COMPLETIONS: {"prompt": "hello", "max_tokens": 4},
+    GENERATE: {"text": "hello", "sampling_params": {"max_new_tokens": 4}},
+}
+
+Seen = Callable[[Submit], Any]
+
+
+def sampling(name: str) -> Seen:
+    return lambda submit: getattr(submit.sampling, name)
+
+
+CARRIED: list[tuple[str, dict[str, Any], tuple[str, ...], Seen, Any]] = [
+    # field, what is sent, on which routes, where it arrives, and as what
+    ("frequency_penalty", {"frequency_penalty": 0.5}, (CHAT, COMPLETIONS, GENERATE),
+     sampling("frequency_penalty"), 0.5),
+    ("presence_penalty", {"presence_penalty": -0.5}, (CHAT, COMPLETIONS, GENERATE),
+     sampling("presence_penalty"), -0.5),
+    ("repetition_penalty", {"repetition_penalty": 1.5}, (CHAT, COMPLETIONS, GENERATE),
+     sampling("repetition_penalty"), 1.5),
+    ("min_p", {"min_p": 0.25}, (CHAT, COMPLETIONS, GENERATE), sampling("min_p"), 0.25),
+    ("top_k", {"top_k": 7}, (CHAT, COMPLETIONS, GENERATE), sampling("top_k"), 7),
+    ("stop_token_ids", {"stop_token_ids": [33]}, (CHAT, COMPLETIONS, GENERATE),
+     lambda submit: 33 in submit.stop_ids, True),
+    ("ignore_eos", {"ignore_eos": True}, (CHAT, COMPLETIONS, GENERATE),
+     lambda submit: submit.stop_ids, []),
+    ("seed", {"seed": 12}, (CHAT, COMPLETIONS), sampling("seed"), 12),
+    ("sampling_seed", {"sampling_seed": 12}, (GENERATE,), sampling("seed"), 12),
+    ("min_tokens", {"min_tokens": 2}, (COMPLETIONS,),
+     lambda submit: bool(submit.sampling.biases), True),
+    ("min_new_tokens", {"min_new_tokens": 2}, (GENERATE,),
+     lambda submit: bool(submit.sampling.biases), True),
+    ("top_logprobs", {"logprobs": True, "top_logprobs": 3}, (CHAT,), sampling("logprobs"), 3),
+]  # fmt: skip
+
+DROPPED: list[tuple[str, dict[str, Any], tuple[str, ...], Seen, Any]] = [
+    ("logit_bias", {"logit_bias": {"5": 50.0}}, (CHAT, COMPLETIONS, GENERATE),
+     sampling("biases"), ()),
+    ("min_tokens", {"min_tokens": 2}, (CHAT,), sampling("biases"), ()),
+]  # fmt: skip
+
+
+@dataclass
+class Gateway:
+    front: Front
+    http: aiohttp.ClientSession
+
+    async def post(self, route: str, fields: dict[str, Any]) -> Any:
+        """Of /generate, fields are sampling parameters."""
+        body = json.loads(json.dumps({"model": "tiny", **ROUTES[route]}))
+        (body["sampling_params"] if route == GENERATE else body).update(fields)
+        async with self.http.post(route, json=body) as answer:
+            assert answer.status == 200, await answer.text()
+            return await answer.json()
+
+
+@pytest.fixture
+async def gateway(front: Front) -> AsyncIterator[Gateway]:
+    async with (
+        run_gateway([front.port], "passthrough") as running,
+        aiohttp.ClientSession(running.url) as http,
+    ):
+        yield Gateway(front, http)
+
+
+async def test_what_arrives(gateway: Gateway) -> None:
+    """All in one test: the gateway takes longer to start than this."""
+    for field, fields, routes, seen, expected in [*CARRIED, *DROPPED]:
+        for route in routes:
+            await gateway.post(route, fields)
+            assert seen(gateway.front.engine.submits[-1]) == expected, (field, route)
+
+
+async def test_logprobs_come_back(gateway: Gateway) -> None:
+    asked = {"logprobs": True, "top_logprobs": 2}
+    [choice] = (await gateway.post(CHAT, asked))["choices"]
+    content = choice["logprobs"]["content"]
+    assert len(content) == 4
+    assert [len(each["top_logprobs"]) for each in content] == [2] * 4
+    assert all(each["logprob"] < 0 for each in content)
+    assert [each["logprob"] for each in content[0]["top_logprobs"]] == [-1.0, -2.0]
+
+
+async def test_completions_lose_their_logprobs(gateway: Gateway) -> None:
+    """They are asked of the engine, and do not come back."""
+    [choice] = (await gateway.post(COMPLETIONS, {"logprobs": 2}))["choices"]
+    assert gateway.front.engine.submits[-1].sampling.logprobs == 2
+    assert not choice.get("logprobs")
+
+
+def test_the_page_names_what_is_dropped() -> None:
+    section = DOCS.read_text().partition("## What the gateway drops")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([a-z_]+)` \| ([^|]+) \|", section, re.MULTILINE)
+    listed = {field: set(re.findall(r"`(/[^`]+)`", routes)) for field, routes in rows}
+    dropped = {field: set(routes) for field, _, routes, _, _ in DROPPED}
+    assert listed == dropped | {"logprobs": {COMPLETIONS}}
