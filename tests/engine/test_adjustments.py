@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from harness import Answer, _oracle, all_at_once, engine, greedy, submit
+from test_grammar import Library, first, matcher, new
+from test_logprobs import check
 from tokenspeed._scheduler import Finish
 from tokenspeed.engine.adjustments import count_tokens
+from tokenspeed.engine.grammar import GrammarLoader, Grammars
 from tokenspeed.messages import Bias, EngineInput, Sampling, Submit
 from tokenspeed_sdk.contracts.platform import Device
 
@@ -43,9 +46,19 @@ def prompts(count: int, *, seed: int, shortest: int = 5, longest: int = 90) -> l
 
 
 @torch.inference_mode()
-def expected(folder: Path, prompt: Sequence[int], count: int, sampling: Sampling) -> list[int]:
+def expected(
+    folder: Path,
+    prompt: Sequence[int],
+    count: int,
+    sampling: Sampling,
+    allowed: Callable[[Sequence[int]], list[int]] | None = None,
+) -> list[int]:
     """What Transformers takes at temperature 0, with its own repetition penalty; the other
-    penalties are the OpenAI API's formula."""
+    penalties are the OpenAI API's formula.
+
+    Args:
+        allowed: by a grammar, after the tokens that came.
+    """
     from transformers import RepetitionPenaltyLogitsProcessor
 
     model, ids = _oracle(folder), torch.tensor([list(prompt)])
@@ -57,6 +70,9 @@ def expected(folder: Path, prompt: Sequence[int], count: int, sampling: Sampling
         logits -= (times > 0).float() * sampling.presence_penalty
         for bias in sampling.biases:
             logits[bias.token] += bias.value if ids.shape[1] < bias.until else 0.0
+        if allowed is not None:
+            kept = allowed(ids[0, len(prompt) :].tolist())
+            logits[[token for token in range(len(logits)) if token not in kept]] = -math.inf
         ids = torch.cat((ids, logits.argmax().view(1, 1)), 1)
     return ids[0, len(prompt) :].tolist()
 
@@ -182,6 +198,26 @@ def test_a_slot_forgets_its_last_tenant(tiny_llama: Path, replaying: Device) -> 
         answers = built.run(all_at_once(submits)).answers
     for i, (prompt, kind) in enumerate(zip(asked, order, strict=True)):
         assert answers[i].tokens == expected(tiny_llama, prompt, 8, greedily(**ASKED[kind]))
+
+
+@pytest.mark.parametrize("device", ["delaying", "replaying"])
+def test_beside_grammars(tiny_llama: Path, request: pytest.FixtureRequest, device: str) -> None:
+    """A mask falls on adjusted logits, and log-probabilities stay the model's own."""
+    chosen: Device = request.getfixturevalue(device)
+    kinds = [ASKED["all"], ASKED["nothing"], ASKED["biases"], ASKED["repetition"]] * 2
+    asked = prompts(len(kinds), seed=17)
+    samplings = [greedily(logprobs=2, **kind) for kind in kinds]
+    submits = [
+        submit(i, prompt, 12, sampling=sampling, grammar=1 if i % 3 else 0)
+        for i, (prompt, sampling) in enumerate(zip(asked, samplings, strict=True))
+    ]
+    held = Grammars(GrammarLoader(lambda name: Library()))
+    with engine(tiny_llama, chosen, max_seqs=5, max_step_tokens=16) as built:
+        answers = built.run(first([new(1, 5)], submits), held).answers
+    for i, (prompt, sampling) in enumerate(zip(asked, samplings, strict=True)):
+        allowed = matcher(5).allowed if i % 3 else None
+        assert answers[i].tokens == expected(tiny_llama, prompt, 12, sampling, allowed)
+        check(tiny_llama, prompt, answers[i], 2)
 
 
 def test_counts() -> None:

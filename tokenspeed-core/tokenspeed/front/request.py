@@ -171,6 +171,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     ) -> GenerationRequest:
         """The only way to make one. InvalidRequest names the field, its value and its range."""
         n = _integer("n", params.n, 1, MAX_N)
+        for field in ("ignore_eos", "skip_special_tokens", "keep_stop_token"):
+            _check_flag(field, getattr(params, field))
         prompt = _prompt(tokens, limits)
         room = limits.max_model_len - len(prompt)
         stop_ids = _stop_token_ids(params.stop_token_ids, limits.vocab_size)
@@ -268,8 +270,7 @@ def resolve_sampling(params: SamplingParams, biases: tuple[Bias, ...] = ()) -> S
 
 def _logprobs(params: SamplingParams) -> int:
     """How many of the likeliest tokens are told; -1: not even those that are drawn."""
-    if not isinstance(params.logprobs, bool):
-        raise InvalidRequest("logprobs", params.logprobs, "True or False")
+    _check_flag("logprobs", params.logprobs)
     top = _integer("top_logprobs", params.top_logprobs, 0, MAX_TOP_LOGPROBS)
     if top and not params.logprobs:
         raise InvalidRequest("top_logprobs", top, "0 without logprobs")
@@ -388,6 +389,11 @@ def _stop_token_ids(ids: Sequence[int] | None, vocab_size: int) -> tuple[int, ..
             "stop_token_ids", Amount(f"{len(ids)} ids"), f"at most {MAX_STOP_TOKEN_IDS}"
         )
     return tuple(_integer("stop_token_ids", id_, 0, vocab_size - 1) for id_ in ids)
+
+
+def _check_flag(field: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidRequest(field, value, "True or False")
 
 
 def _integer(field: str, value: object, low: int, high: int | None) -> int:
