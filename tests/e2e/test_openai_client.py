@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from typing import Any
 
 import openai
@@ -100,6 +102,54 @@ def test_seed_repeats_a_sampled_answer(client: openai.OpenAI) -> None:
     assert sample(11) == sample(11)
     assert sample(11) != sample(12)
     assert ask(client, STORY, temperature=1, seed=11, n=2).choices[0].message.content == sample(11)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_logprobs(client: openai.OpenAI, stream: bool) -> None:
+    """Greedily, the likeliest token is the one that comes."""
+    asked: dict[str, Any] = {"max_tokens": 12, "logprobs": True, "top_logprobs": 4}
+    if stream:
+        chunks = streamed(client, STORY, **asked)
+        found = [c.choices[0].logprobs for c in chunks if c.choices and c.choices[0].logprobs]
+        text, content = text_of(chunks), [each for part in found for each in part.content]
+    else:
+        choice = ask(client, STORY, **asked).choices[0]
+        text, content = choice.message.content, choice.logprobs.content
+    assert "".join(each.token for each in content) == text
+    for each in content:
+        tops = [top.logprob for top in each.top_logprobs]
+        assert (each.top_logprobs[0].token, tops[0]) == (each.token, each.logprob)
+        assert tops == sorted(tops, reverse=True)
+        assert sum(math.exp(logprob) for logprob in tops) <= 1 + 1e-4
+
+
+def test_penalties(client: openai.OpenAI) -> None:
+    """Tokens come again less often, or more often."""
+
+    def most(**options: Any) -> int:
+        choice = ask(client, STORY, logprobs=True, **options).choices[0]
+        return max(Counter(each.token for each in choice.logprobs.content).values())
+
+    plain = most()
+    assert most(frequency_penalty=2, presence_penalty=1) < plain
+    assert most(extra_body={"repetition_penalty": 1.5}) < plain
+    assert most(frequency_penalty=-2) > plain
+
+
+def test_min_tokens(client: openai.OpenAI) -> None:
+    """Of an answer that ends by itself, and of one that a string ends."""
+    question = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+
+    def length(**options: Any) -> int:
+        answer = client.completions.create(
+            model=MODEL, prompt=question, temperature=0, max_tokens=48, **options
+        )
+        assert answer.choices[0].finish_reason == "stop" or "extra_body" in options
+        return int(answer.usage.completion_tokens)
+
+    assert length() < 30 <= length(extra_body={"min_tokens": 30})
+    assert length(stop=["Paris"]) < 10
+    assert length(stop=["Paris"], extra_body={"min_tokens": 30}) >= 30
 
 
 def test_completions_and_models(client: openai.OpenAI) -> None:

@@ -220,6 +220,44 @@ def test_beside_grammars(tiny_llama: Path, request: pytest.FixtureRequest, devic
         check(tiny_llama, prompt, answers[i], 2)
 
 
+def test_who_comes_and_goes_leaves_nothing(tiny_llama: Path, delaying: Device) -> None:
+    """Requests of all kinds come and are aborted at random; the others are answered as if alone."""
+    rng = random.Random(14)
+    asked = prompts(10, seed=15, shortest=4, longest=30)
+    samplings = [greedily(logprobs=i % 3 - 1, **kind) for i, kind in enumerate(ASKED.values())]
+    which: dict[int, tuple[int, int]] = {}
+    alive: set[int] = set()
+
+    def script(_: int, answers: dict[int, Answer]) -> EngineInput | None:
+        over = {r for r in alive if answers.get(r, Answer()).finish != Finish.NONE}
+        alive.difference_update(over)
+        if len(which) >= 150:
+            return EngineInput() if alive else None
+        message = EngineInput()
+        while len(alive) < 7:
+            request, (p, s) = len(which), (rng.randrange(10), rng.randrange(len(samplings)))
+            which[request] = p, s
+            alive.add(request)
+            message.submits.append(submit(request, asked[p], 10, sampling=samplings[s]))
+        message.aborts += [r for r in alive if rng.random() < 0.08]
+        return message
+
+    with engine(tiny_llama, delaying, pages=40, max_seqs=5, max_step_tokens=16) as built:
+        answers = built.run(script).answers
+        assert built.scheduler.ledger().balanced
+    right = {
+        (p, s): expected(tiny_llama, asked[p], 10, samplings[s]) for p, s in set(which.values())
+    }
+    whole = 0
+    for request, answer in answers.items():
+        p, s = which[request]
+        assert answer.tokens == right[p, s][: len(answer.tokens)]
+        told = answer.tokens if samplings[s].logprobs >= 0 else []
+        assert [each.token for each in answer.logprobs] == told
+        whole += answer.finish == Finish.LENGTH
+    assert 30 < whole < 130
+
+
 def test_counts() -> None:
     counts = np.full(6, -1, np.int32)
     count_tokens(counts, np.array([1, 1, 4, 4, 2, 4], np.int32), 3)

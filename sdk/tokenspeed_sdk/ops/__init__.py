@@ -5,7 +5,7 @@
 Each op is one function in plain torch: its signature, its argument checks and its naive definition.
 That reference is the oracle of every kernel, never a fast path. Letters in shapes: T query tokens,
 R rows, E rows that sample, S2 slots + 2 (slot 0 and the last one are nobody's), M pages per row at
-most, P pages + 1 (page 0 is the null page), H hidden size, D head size.
+most, P pages + 1 (page 0 is the null page), H hidden size, D head size, V vocabulary.
 
 References compute in float32, in float64 when the inputs are float64, and round once at the end.
 Tensors may have any strides with a unit last one. Slot 0, the last slot and page 0 may be read and

@@ -17,6 +17,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tokenspeed.front import proto
 from tokenspeed.messages import Submit
 
 from .conftest import Front
@@ -61,10 +62,17 @@ CARRIED: list[tuple[str, dict[str, Any], tuple[str, ...], Seen, Any]] = [
     ("top_logprobs", {"logprobs": True, "top_logprobs": 3}, (CHAT,), sampling("logprobs"), 3),
 ]  # fmt: skip
 
-DROPPED: list[tuple[str, dict[str, Any], tuple[str, ...], Seen, Any]] = [
-    ("logit_bias", {"logit_bias": {"5": 50.0}}, (CHAT, COMPLETIONS, GENERATE),
-     sampling("biases"), ()),
-    ("min_tokens", {"min_tokens": 2}, (CHAT,), sampling("biases"), ()),
+ALL = (CHAT, COMPLETIONS, GENERATE)
+DROPPED: list[tuple[str, dict[str, Any], tuple[str, ...], Callable[[Any], bool]]] = [
+    # field, what is sent, on which routes, and whether the gateway's message has nothing of it
+    ("logit_bias", {"logit_bias": {"5": 50.0}}, ALL, lambda sent: not sent.logit_bias),
+    ("min_tokens", {"min_tokens": 2}, (CHAT,), lambda sent: not sent.min_new_tokens),
+    ("skip_special_tokens", {"skip_special_tokens": False}, (CHAT,),
+     lambda sent: bool(sent.skip_special_tokens)),
+    ("structural_tag", {"structural_tag": "{}"}, ALL,
+     lambda sent: not sent.HasField("structural_tag")),
+    ("custom_params", {"custom_params": {"priority": 3}}, ALL,
+     lambda sent: not sent.HasField("custom_params")),
 ]  # fmt: skip
 
 
@@ -91,12 +99,23 @@ async def gateway(front: Front) -> AsyncIterator[Gateway]:
         yield Gateway(front, http)
 
 
-async def test_what_arrives(gateway: Gateway) -> None:
+async def test_what_arrives(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """All in one test: the gateway takes longer to start than this."""
-    for field, fields, routes, seen, expected in [*CARRIED, *DROPPED]:
+    for field, fields, routes, seen, expected in CARRIED:
         for route in routes:
             await gateway.post(route, fields)
             assert seen(gateway.front.engine.submits[-1]) == expected, (field, route)
+
+    sent: list[Any] = []
+    read = proto.sampling_params
+    monkeypatch.setattr(
+        proto, "sampling_params", lambda message: (sent.append(message), read(message))[1]
+    )
+    for field, fields, routes, has_nothing in DROPPED:
+        for route in routes:
+            await gateway.post(route, fields)
+            assert has_nothing(sent[-1].sampling_params), (field, route)
+    assert len(sent) == sum(len(routes) for _, _, routes, _ in DROPPED)
 
 
 async def test_logprobs_come_back(gateway: Gateway) -> None:
@@ -120,5 +139,5 @@ def test_the_page_names_what_is_dropped() -> None:
     section = DOCS.read_text().partition("## What the gateway drops")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `([a-z_]+)` \| ([^|]+) \|", section, re.MULTILINE)
     listed = {field: set(re.findall(r"`(/[^`]+)`", routes)) for field, routes in rows}
-    dropped = {field: set(routes) for field, _, routes, _, _ in DROPPED}
+    dropped = {field: set(routes) for field, _, routes, _ in DROPPED}
     assert listed == dropped | {"logprobs": {COMPLETIONS}}

@@ -4,8 +4,9 @@
 
 A tenant that asks for nothing finds its slot empty, and nothing is copied for it. Counts of tokens
 are a dense table [slots, vocabulary]: 4 bytes for each token of each slot, so 40 MB for 64 requests
-and 150,000 tokens. So a step reads and writes what it needs without a search, in a captured graph
-too, and one copy brings all that a tenant comes with, however long its prompt.
+and 150,000 tokens, and the rows that are kept for log-probabilities take as much. So a step reads
+and writes what it needs without a search, in a captured graph too, and one copy brings all that a
+tenant comes with, however long its prompt.
 
     record of a slot: | wanted | 3 penalties | ids ... | values ... | untils ... |
 """

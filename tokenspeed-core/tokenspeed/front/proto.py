@@ -69,7 +69,11 @@ def _caller(request: Any) -> Caller:
 
 def _check_unbuilt(request: Any) -> None:
     if request.HasField("logprob_start_len") and request.logprob_start_len != -1:
-        raise _unbuilt("logprob_start_len", request.logprob_start_len, "-1")
+        raise InvalidRequest(
+            "logprob_start_len",
+            request.logprob_start_len,
+            "-1: log-probabilities of a prompt are told in Python, as prompt_logprobs",
+        )
     if request.token_ids_logprob:
         raise _unbuilt("token_ids_logprob", list(request.token_ids_logprob), "empty")
     if request.data_parallel_rank:

@@ -34,18 +34,26 @@ TS_INLINE Vec penalized(Vec x, IntVec counts, const Penalties& p) {
   return times > 0 ? (x - product) - p.presence : x;
 }
 
-bool any(IntVec lanes) {
-  int32_t found = 0;
-  for (int i = 0; i < kWidth; ++i) found |= lanes[i];
+// Whether any count is not 0, 64 bits at a time.
+TS_INLINE bool any(IntVec counts) {
+  using Halves = int64_t __attribute__((vector_size(kWidth * 4)));
+  const Halves halves = reinterpret_cast<Halves>(counts);
+  int64_t found = 0;
+  for (int i = 0; i < kWidth / 2; ++i) found |= halves[i];
   return found != 0;
 }
 
-// Few tokens of a vocabulary were ever seen: most vectors are passed over.
+// Few tokens of a vocabulary were ever seen: most vectors are passed over, four at a time.
 void penalize(float* x, const int32_t* counts, int64_t vocab, const Penalties& p) {
+  constexpr int kStep = 4 * kWidth;
+  const auto seen = [&](int64_t i) { return *reinterpret_cast<const LooseIntVec*>(counts + i); };
   int64_t i = 0;
-  for (; i + kWidth <= vocab; i += kWidth) {
-    const IntVec seen = *reinterpret_cast<const LooseIntVec*>(counts + i);
-    if (any(seen)) store(x + i, penalized(load(x + i), seen, p));
+  for (; i + kStep <= vocab; i += kStep) {
+    const IntVec first = seen(i) | seen(i + kWidth);
+    if (!any(first | seen(i + 2 * kWidth) | seen(i + 3 * kWidth))) continue;
+    for (int64_t j = i; j < i + kStep; j += kWidth) {
+      store(x + j, penalized(load(x + j), seen(j), p));
+    }
   }
   for (; i < vocab; ++i) {
     if (counts[i]) x[i] = penalized(splat(x[i]), IntVec{} + counts[i], p)[0];

@@ -11,9 +11,12 @@ namespace {
 
 constexpr int64_t kBlock = 256;  // logits that are summed before they are added in double
 
+// Whether any lane is not 0, 64 bits at a time.
 TS_INLINE bool any(IntVec lanes) {
-  int32_t found = 0;
-  for (int i = 0; i < kWidth; ++i) found |= lanes[i];
+  using Halves = int64_t __attribute__((vector_size(kWidth * 4)));
+  const Halves halves = reinterpret_cast<Halves>(lanes);
+  int64_t found = 0;
+  for (int i = 0; i < kWidth / 2; ++i) found |= halves[i];
   return found != 0;
 }
 
@@ -63,13 +66,20 @@ struct Best {
   }
 };
 
+// Whether any of four vectors of logits is above a bound.
+TS_INLINE bool any_above(const float* x, Vec bound) {
+  const IntVec first = (load(x) > bound) | (load(x + kWidth) > bound);
+  return any(first | (load(x + 2 * kWidth) > bound) | (load(x + 3 * kWidth) > bound));
+}
+
 void collect(const float* x, int64_t n, Best& best) {
-  for (int64_t i = 0; i < n; i += kWidth) {
-    if (best.count == best.room && i + kWidth <= n &&
-        !any(load(x + i) > splat(best.values[best.count - 1]))) {
+  constexpr int kStep = 4 * kWidth;
+  for (int64_t i = 0; i < n; i += kStep) {
+    if (best.count == best.room && i + kStep <= n &&
+        !any_above(x + i, splat(best.values[best.count - 1]))) {
       continue;
     }
-    for (int64_t j = i; j < min_of(i + kWidth, n); ++j) {
+    for (int64_t j = i; j < min_of(i + kStep, n); ++j) {
       if (best.has_place(x[j])) best.insert(x[j], j);
     }
   }
