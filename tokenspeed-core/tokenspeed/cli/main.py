@@ -23,6 +23,7 @@ COMMANDS = {
     "serve": _Lazy("tokenspeed.cli.serve:serve", "Serve a model over HTTP."),
     "chat": _Lazy("tokenspeed.cli.chat:chat", "Talk to a server."),
     "generate": _Lazy("tokenspeed.cli.generate:generate", "Generate without a server."),
+    "batch": _Lazy("tokenspeed.cli.batch:batch", "Answer a file of requests."),
     "bench": _Lazy("tokenspeed.cli.bench:bench", "Measure."),
     "models": _Lazy("tokenspeed.cli.models:models", "What the installed plugins can run."),
     "plugins": _Lazy(

@@ -36,7 +36,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _FRONT = FrontConfig(model="", served_model_name="")
 
 
-def _gateway_parser(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def gateway_parser(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Callback: a parser that the gateway knows, rather than an error after loading."""
     if value is not None:
         kind = str(param.name).removesuffix("_parser")
@@ -87,11 +87,11 @@ def _gateway_parser(ctx: click.Context, param: click.Parameter, value: str | Non
     help="Refuse requests without a salt: no two tenants share cached prefixes by mistake.",
 )
 @click.option(
-    "--tool-call-parser", callback=_gateway_parser, help="How the model writes tool calls."
+    "--tool-call-parser", callback=gateway_parser, help="How the model writes tool calls."
 )
 @click.option(
     "--reasoning-parser",
-    callback=_gateway_parser,
+    callback=gateway_parser,
     help="How the model marks its reasoning.",
 )
 @click.option(

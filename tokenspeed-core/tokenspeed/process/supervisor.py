@@ -188,22 +188,40 @@ def serve(
     Args:
         announce: called with the front's "ready" event once requests are served.
     """
-    encoded = msgspec.json.encode(plan)
     try:
-        with supervised(log_level) as supervisor:
-            supervisor.start("engine", ENGINE, encoded)
-            front = supervisor.start("front", FRONT, encoded)
-            supervisor.watch_start(front)
-            assert front.ready is not None
-            arguments = gateway.gateway_arguments(http, front.ready["grpc_port"])
-            door = supervisor.start(
-                "gateway", gateway.MODULE, msgspec.json.encode(arguments), quiet=True
-            )
-            _await_gateway(supervisor, door, http)
-            announce(front.ready)
+        with serving(plan, http, log_level) as (supervisor, ready):
+            announce(ready)
             supervisor.watch(until=lambda: False)
     except StopRequested:
         return
+
+
+@contextmanager
+def serving(
+    plan: LaunchPlan, http: GatewayConfig, log_level: str = "warning", *, quiet: bool = False
+) -> Iterator[tuple[Supervisor, dict[str, Any]]]:
+    """A server for the length of the block, which must watch it, and the front's "ready" event.
+
+    Args:
+        quiet: keep what the gateway prints of each request that it refuses.
+
+    Raises:
+        ChildFailedError: a child ended.
+        StopRequested: the operator wants to stop.
+    """
+    encoded = msgspec.json.encode(plan)
+    with supervised(log_level) as supervisor:
+        supervisor.start("engine", ENGINE, encoded)
+        front = supervisor.start("front", FRONT, encoded)
+        supervisor.watch_start(front)
+        assert front.ready is not None
+        arguments = gateway.gateway_arguments(http, front.ready["grpc_port"])
+        door = supervisor.start(
+            "gateway", gateway.MODULE, msgspec.json.encode(arguments), quiet=True
+        )
+        _await_gateway(supervisor, door, http)
+        door.quiet = quiet
+        yield supervisor, front.ready
 
 
 def _await_gateway(supervisor: Supervisor, door: Child, http: GatewayConfig) -> None:
@@ -217,4 +235,3 @@ def _await_gateway(supervisor: Supervisor, door: Child, http: GatewayConfig) -> 
         return gateway.is_ready(http)
 
     supervisor.watch(until=serves, poll=_READY_POLL)
-    door.quiet = False

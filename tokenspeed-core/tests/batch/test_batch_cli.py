@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""What the command says before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from tokenspeed.cli.batch import batch
+
+
+def said(tmp_path: Path, *arguments: str) -> Result:
+    source = tmp_path / "in.jsonl"
+    source.write_text("")
+    return CliRunner().invoke(batch, [str(source), str(tmp_path / "out.jsonl"), *arguments])
+
+
+@pytest.mark.parametrize("arguments", [(), ("--model", ".", "--url", "http://a")])
+def test_who_answers_must_be_said(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    arguments = tuple(str(tmp_path) if each == "." else each for each in arguments)
+    result = said(tmp_path, *arguments)
+    assert result.exit_code == 2
+    assert "say who answers: --model FOLDER, or --url of a running server" in result.output
+
+
+@pytest.mark.parametrize("option", ["--threads", "--request-timeout"])
+def test_options_of_an_engine_are_not_for_a_server_that_runs(tmp_path: Path, option: str) -> None:
+    result = said(tmp_path, "--url", "http://127.0.0.1:9", option, "2")
+    assert result.exit_code == 2
+    assert f"{option} is for --model: the server at --url runs" in result.output
+
+
+def test_a_file_without_a_request_is_answered(tmp_path: Path) -> None:
+    """And starts nothing."""
+    result = said(tmp_path, "--url", "http://127.0.0.1:9")
+    assert (result.exit_code, result.stdout) == (0, f"0 answered: {tmp_path / 'out.jsonl'}\n")
+
+
+def test_help_shows_a_line_and_keeps_the_engine_apart() -> None:
+    text = CliRunner().invoke(batch, ["--help"], terminal_width=100).output
+    own, engine = text.split("Options of the engine that --model starts")
+    assert '{"custom_id": "1", "method": "POST"' in own
+    assert "--overwrite" in own
+    assert "--quantization" in engine
+    assert "--threads" not in own
+
+
+def test_a_server_that_is_not_there_is_said(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"custom_id": "1", "url": "/v1/completions", "body": {}}\n')
+    arguments = [str(source), str(tmp_path / "out.jsonl"), "--url", "http://127.0.0.1:9/v1/"]
+    result = CliRunner().invoke(batch, arguments)
+    assert result.exit_code == 1
+    assert "cannot reach http://127.0.0.1:9: " in result.stderr

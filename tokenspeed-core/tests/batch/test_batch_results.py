@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Files of results, after a run that ended at any byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenspeed.batch.lines import BadLine, Line, read_lines
+from tokenspeed.batch.results import BatchError, Response, Result, name_of, open_results
+
+FAILS = (2, 5)
+"""Lines that are in error: one by the server, one by itself."""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    rows = [json.dumps({"custom_id": f"c{number}"}) for number in range(1, 8)]
+    rows[4] = "no json"
+    path.write_text("\n\n".join(rows) + "\n\n")  # every second line is blank
+    return path
+
+
+def result(line: Line) -> Result:
+    if line.content == b"no json":
+        return Result.bad(line, BadLine(None, "invalid_line", "é\n"))
+    number = json.loads(line.content or b"")["custom_id"]
+    status = 400 if number == "c2" else 200
+    return Result(name_of(line), number, response=Response(status, None, {"text": f"{number}\n"}))
+
+
+def finish(source: Path, most: int | None = None) -> tuple[Path, Path]:
+    """Go on where the files are, for so many lines."""
+    output, errors = source.with_name("out.jsonl"), source.with_name("out.errors.jsonl")
+    with open_results(source, output, errors, overwrite=False) as results:
+        left = [line for line in read_lines(source) if line.number > results.done.line]
+        for line in left[:most]:
+            results.write(result(line))
+    return output, errors
+
+
+def test_good_and_bad_lines_are_apart_and_in_order(source: Path) -> None:
+    output, errors = finish(source)
+    good = [json.loads(line) for line in output.read_text().splitlines()]
+    bad = [json.loads(line) for line in errors.read_text().splitlines()]
+    assert [each["id"] for each in good] == [f"line-{n}" for n in (1, 5, 7, 11, 13)]
+    assert [(each["id"], each["custom_id"]) for each in bad] == [("line-3", "c2"), ("line-9", None)]
+    assert bad[0]["response"]["status_code"] == 400
+    assert bad[0]["error"] is None
+    assert bad[1]["response"] is None
+    assert bad[1]["error"] == {"code": "invalid_line", "message": "é\n"}
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["output", "errors"])
+def test_a_run_goes_on_from_any_byte(source: Path, which: int) -> None:
+    """Whatever is lost of the end of one file, the next run makes both as if nothing had been."""
+    wanted = [path.read_bytes() for path in finish(source)]
+    paths = finish(source)
+    for kept in range(len(wanted[which])):
+        with paths[which].open("r+b") as file:
+            file.truncate(kept)
+        assert [path.read_bytes() for path in finish(source)] == wanted, kept
+
+
+def test_what_was_done_is_known(source: Path) -> None:
+    output, errors = finish(source, most=4)
+    with open_results(source, output, errors, overwrite=False) as results:
+        done = results.done
+    assert (done.line, done.answered, done.failed, done.complete) == (7, 3, 1, False)
+    assert source.read_bytes()[: done.bytes].endswith(b'"c4"}\n')
+    finish(source)
+    with open_results(source, output, errors, overwrite=False) as results:
+        done = results.done
+    assert (done.line, done.answered, done.failed, done.complete) == (13, 5, 2, True)
+    with open_results(source, output, errors, overwrite=True) as results:
+        assert results.done.line == 0
+    assert output.read_bytes() == b""
+    assert not errors.exists()
+
+
+def test_results_of_another_input_are_left_alone(source: Path) -> None:
+    output, errors = finish(source)
+    before = output.read_bytes()
+    source.write_text(source.read_text().replace("c4", "other"))
+    with (
+        pytest.raises(BatchError, match=r"its line-7 is 'c4', the input's is 'other'.*--overwrite"),
+        open_results(source, output, errors, overwrite=False),
+    ):
+        pass
+    assert output.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["my notes\n", "my notes", '{"id": "x"}\n', "[]\n", "{"])
+@pytest.mark.parametrize("name", ["out.jsonl", "out.errors.jsonl"])
+def test_a_file_that_is_no_batch_is_left_alone(source: Path, content: str, name: str) -> None:
+    path = source.with_name(name)
+    path.write_text(content)
+    if content == "{":  # might be the beginning of a result
+        finish(source)
+        return
+    with pytest.raises(BatchError, match=r"its line 1 is no result of a batch; choose another"):
+        finish(source)
+    assert path.read_text() == content
+
+
+def test_two_runs_do_not_write_one_file(source: Path) -> None:
+    output, errors = finish(source, most=1)
+    with (
+        open_results(source, output, errors, overwrite=False),
+        pytest.raises(BatchError, match="another run writes"),
+        open_results(source, output, errors, overwrite=False),
+    ):
+        pass
+
+
+def test_the_input_is_never_written(source: Path) -> None:
+    with (
+        pytest.raises(BatchError, match="must be three files"),
+        open_results(source, source, source.with_name("e"), overwrite=True),
+    ):
+        pass
+    assert source.stat().st_size > 0
+
+
+def test_a_place_that_cannot_be_written_is_named(source: Path) -> None:
+    with (
+        pytest.raises(BatchError, match=r"cannot write .*nowhere.*: No such file"),
+        open_results(source, source.parent / "nowhere" / "o", source.parent / "e", overwrite=False),
+    ):
+        pass

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""The files of answers: in the order of the input, and the place to go on from after any end.
+
+Each line has its number in the input as ``id``, is written at once, and after those of all lines
+before it. So a run that was killed has left the answers of the first lines, and at most a piece of
+one more.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tokenspeed.batch.lines import BadLine, Line, custom_id, read_lines
+
+_ID = "line-"
+_BEGINNING = f'{{"id":"{_ID}'.encode()
+
+
+class BatchError(Exception):
+    """Files that cannot be used, or a server that is gone; says what to do."""
+
+
+class Response(msgspec.Struct):
+    """What the server said."""
+
+    status_code: int
+    request_id: str | None
+    body: Any
+
+
+class Problem(msgspec.Struct):
+    """Why there is no response."""
+
+    code: str
+    message: str
+
+
+class Result(msgspec.Struct):
+    """A line of the output or of the errors, in the form that OpenAI's batch API gives."""
+
+    id: str
+    custom_id: str | None
+    response: Response | None = None
+    error: Problem | None = None
+
+    @property
+    def good(self) -> bool:
+        return self.response is not None and self.response.status_code == 200
+
+    @classmethod
+    def bad(cls, line: Line, why: BadLine) -> Result:
+        """Of a line that asks for nothing."""
+        return cls(name_of(line), why.custom_id, error=Problem(why.code, why.message))
+
+
+class _Head(msgspec.Struct):
+    """What of a written line says where it belongs."""
+
+    id: str
+    custom_id: str | None
+
+
+_head = msgspec.json.Decoder(_Head)
+
+
+def name_of(line: Line) -> str:
+    """The ``id`` of a line's result."""
+    return f"{_ID}{line.number}"
+
+
+@dataclass
+class Done:
+    """How far the runs before came.
+
+    Attributes:
+        line: number of the last line that is answered; 0: none.
+        bytes: of the input up to there.
+        answered, failed: lines in the two files.
+        complete: whether no line is left.
+    """
+
+    line: int = 0
+    bytes: int = 0
+    answered: int = 0
+    failed: int = 0
+    complete: bool = False
+
+
+class Results:
+    """The two files, open to append.
+
+    Attributes:
+        done: what they held when they were opened.
+    """
+
+    def __init__(self, output: Path, errors: Path, done: Done, output_fd: int) -> None:
+        self.done = done
+        self._errors_path = errors
+        self._output_fd = output_fd
+        self._errors_fd: int | None = None
+
+    def write(self, result: Result) -> None:
+        """Append a line, at once."""
+        encoded = msgspec.json.encode(result) + b"\n"
+        if result.good:
+            _write(self._output_fd, encoded)
+            return
+        if self._errors_fd is None:
+            self._errors_fd = _open(self._errors_path)
+        _write(self._errors_fd, encoded)
+
+    def close(self) -> None:
+        """See that all of it is on the disk."""
+        for fd in (self._output_fd, self._errors_fd):
+            if fd is not None:
+                os.fsync(fd)
+        if self._errors_fd is not None:
+            os.close(self._errors_fd)
+
+
+@contextmanager
+def open_results(source: Path, output: Path, errors: Path, *, overwrite: bool) -> Iterator[Results]:
+    """The files, cut behind the last line in order that is answered.
+
+    Raises:
+        BatchError: they are of another input, or of no batch, or another run writes them.
+    """
+    if len({path.resolve() for path in (source, output, errors)}) < 3:
+        raise BatchError("INPUT, OUTPUT and the file of errors must be three files")
+    with ExitStack() as stack:
+        fd = _open(output)
+        stack.callback(os.close, fd)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise BatchError(f"another run writes {output}; wait for its end") from error
+        if overwrite:
+            os.ftruncate(fd, 0)
+            errors.unlink(missing_ok=True)
+            done = Done()
+        else:
+            done = _resume(source, output, errors)
+        results = Results(output, errors, done, fd)
+        stack.callback(results.close)
+        yield results
+
+
+def _resume(source: Path, output: Path, errors: Path) -> Done:
+    """Walk all three files side by side up to the first line without an answer; cut there."""
+    done = Done()
+    with _Written(output) as answered, _Written(errors) as failed:
+        for line in read_lines(source):
+            if answered.take(line):
+                done.answered += 1
+            elif failed.take(line):
+                done.failed += 1
+            else:
+                break
+            done.line, done.bytes = line.number, line.end
+        else:
+            done.complete = True
+        answered.check_rest(source)
+        failed.check_rest(source)
+        answered.cut()
+        failed.cut()
+    return done
+
+
+class _Written:
+    """One file of results that is walked."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines = read_lines(path) if path.exists() else iter(())
+        self._kept = 0
+        self._next: tuple[Line, _Head] | None = None
+
+    def __enter__(self) -> _Written:
+        self._advance()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del self._lines
+
+    def take(self, line: Line) -> bool:
+        """Whether the next result is of this line; if so, go on."""
+        if self._next is None or self._next[1].id != name_of(line):
+            return False
+        written, head = self._next
+        if head.custom_id != custom_id(line):
+            raise BatchError(
+                f"{self._path} is of another input: its {head.id} is {head.custom_id!r}, the "
+                f"input's is {custom_id(line)!r}; choose another OUTPUT, or --overwrite"
+            )
+        self._kept = written.end
+        self._advance()
+        return True
+
+    def check_rest(self, source: Path) -> None:
+        """What is left must be a batch's as well, before it is cut off."""
+        if self._next is not None and not self._next[1].id.startswith(_ID):
+            raise self._alien(self._next[0])
+
+    def cut(self) -> None:
+        """Forget what is not in order."""
+        if self._path.exists() and self._path.stat().st_size > self._kept:
+            os.truncate(self._path, self._kept)
+
+    def _advance(self) -> None:
+        self._next = None
+        line = next(self._lines, None)
+        if line is None or self._is_piece(line):
+            return
+        try:
+            self._next = (line, _head.decode(line.content or b""))
+        except msgspec.DecodeError:
+            raise self._alien(line) from None
+
+    def _is_piece(self, line: Line) -> bool:
+        """Whether a run was killed while it wrote this line. What is not ours is no piece."""
+        if line.end < self._path.stat().st_size:
+            return False
+        with self._path.open("rb") as file:
+            file.seek(line.end - 1)
+            whole = file.read(1) == b"\n"
+        written = line.content or b""
+        return not whole and written.startswith(_BEGINNING[: len(written)])
+
+    def _alien(self, line: Line) -> BatchError:
+        return BatchError(
+            f"{self._path} exists, and its line {line.number} is no result of a batch; choose "
+            "another OUTPUT, or --overwrite"
+        )
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise BatchError(f"cannot write {path}: {error.strerror}; choose another place") from error
+
+
+def _write(fd: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(fd, view) :]
