@@ -4,10 +4,10 @@
 
     python benchmarks/kernels.py [--out FOLDER] [--sweep] [--warm 0/12]
 
-Each time is of one launch (sample: of its six) in a captured graph that walks over many layers'
-worth of data, so neither launch gaps nor caches flatter it. bytes = what must be read and written
-once. The median of 20 replays. --warm i/n only compiles, every n-th line from the i-th on: for n
-processes side by side, first.
+Each time is of one launch (sample: of its six, logprobs: of its two) in a captured graph that walks
+over many layers' worth of data, so neither launch gaps nor caches flatter it. bytes = what must be
+read and written once. The median of 20 replays. --warm i/n only compiles, every n-th line from the
+i-th on: for n processes side by side, first.
 """
 
 from __future__ import annotations
@@ -284,12 +284,46 @@ def sample_lines(sweep: bool) -> Iterator[Line]:
             yield line(f"sample {rows} {mode}", "triton", calls, 4.0 * rows * VOCAB)
 
 
+def around_sample_lines(sweep: bool) -> Iterator[Line]:
+    """What stands around a draw: for rows that ask for nothing, which is what most steps pay, and
+    for rows that ask for everything."""
+    adjust, record = bind("adjust_logits@1", vocab=VOCAB), bind("record_tokens@1", vocab=VOCAB)
+    logprobs = bind("logprobs@1", vocab=VOCAB)
+    for rows in (1, 32, 128):
+        slots = rows + 2
+        logits = [randn(rows, VOCAB, dtype=torch.float32) * 3 for _ in range(8)]
+        slot = torch.arange(1, rows + 1, device="cuda")
+        for asks in (False, True):
+            records = torch.zeros((slots, 4 + 3 * 1536), dtype=torch.int32, device="cuda")
+            wanted, penalties = records[:, :1], records[:, 1:4].view(torch.float32)
+            lists = records[:, 4:1540], records[:, 1540:3076].view(torch.float32), records[:, 3076:]
+            if asks:
+                wanted.fill_(21)
+                penalties.fill_(1.5)
+                lists[2][:, :20] = 2**30
+            counts = torch.zeros((slots, VOCAB), dtype=torch.int32, device="cuda")
+            ids = torch.zeros((slots, 21), dtype=torch.int32, device="cuda")
+            values = torch.zeros((slots, 21), device="cuda")
+            last = torch.zeros(slots, dtype=torch.int64, device="cuda")
+            settings = (wanted, penalties, counts, *lists)
+            mode = f"{rows} {'everything' if asks else 'nothing'}"
+            moved = 4.0 * rows * VOCAB if asks else 0.0
+            kept = torch.zeros_like(logits[0])
+            calls = [partial(adjust, x, kept, slot, slot, *settings) for x in logits]
+            yield line(f"adjust_logits {mode}", "triton", calls, 4 * moved)
+            calls = [partial(logprobs, x, slot, slot, wanted, ids, values) for x in logits]
+            yield line(f"logprobs {mode}", "triton", calls, moved)
+            calls = [partial(record, last, counts, penalties, slot, slot)] * 8
+            yield line(f"record_tokens {mode}", "triton", calls, 0.0)
+
+
 PARTS: dict[str, Callable[[bool], Iterator[Line]]] = {
     "decode": decode_lines,
     "decode_fp8": partial(decode_lines, fp8=True),
     "prefill": prefill_lines,
     "small": small_lines,
     "sample": sample_lines,
+    "around_sample": around_sample_lines,
 }
 
 
