@@ -84,5 +84,8 @@ class EngineGone(RequestError):
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python is willing to write
+        text = f"a {type(value).__name__} too long to show"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

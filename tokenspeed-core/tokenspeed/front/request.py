@@ -289,20 +289,18 @@ def _namespace(salt: str | None, limits: Limits) -> int:
 
 
 def _prompt(tokens: Sequence[int], limits: Limits) -> NDArray[np.int32]:
-    if not isinstance(tokens, Sequence | np.ndarray) or np.ndim(tokens) == 0:
+    ids = _flat_integers(tokens)
+    if ids is None:
         raise InvalidRequest("prompt", tokens, "a flat list of token ids")
-    if len(tokens) == 0:
+    if len(ids) == 0:
         raise InvalidRequest("prompt", [], "at least 1 token")
-    if len(tokens) + 1 > limits.max_model_len:
+    if len(ids) + 1 > limits.max_model_len:
         raise InvalidRequest(
             "prompt",
-            Amount(f"{len(tokens)} tokens"),
+            Amount(f"{len(ids)} tokens"),
             f"at most {limits.max_model_len - 1} tokens: with 1 new token it would be "
-            f"{len(tokens) + 1}, and the model's length is {limits.max_model_len}",
+            f"{len(ids) + 1}, and the model's length is {limits.max_model_len}",
         )
-    ids = np.asarray(tokens)
-    if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise InvalidRequest("prompt", tokens, "a flat list of token ids")
     outside = np.flatnonzero((ids < 0) | (ids >= limits.vocab_size))
     if len(outside):
         where = int(outside[0])
@@ -310,6 +308,18 @@ def _prompt(tokens: Sequence[int], limits: Limits) -> NDArray[np.int32]:
             f"prompt token {where}", int(ids[where]), f"from 0 to {limits.vocab_size - 1}"
         )
     return ids.astype(np.int32)
+
+
+def _flat_integers(tokens: object) -> NDArray[Any] | None:
+    """As an array of one dimension; None where it is none of integers."""
+    if not isinstance(tokens, Sequence | np.ndarray) or isinstance(tokens, str | bytes):
+        return None
+    try:
+        ids = np.asarray(tokens)
+    except (ValueError, TypeError, OverflowError):  # ragged, or not even numbers
+        return None
+    whole = ids.dtype.kind in "iu" or ids.size == 0
+    return ids if ids.ndim == 1 and whole else None
 
 
 def _max_new_tokens(asked: int | None, room: int) -> int:
@@ -419,6 +429,10 @@ def _within(field: str, value: object, low: float, high: float) -> float:
 
 
 def _number(field: str, value: object, allowed: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        number = math.inf
+    if isinstance(value, bool) or not math.isfinite(number):
         raise InvalidRequest(field, value, allowed)
-    return float(value)
+    return number
