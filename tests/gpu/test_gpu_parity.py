@@ -2,9 +2,9 @@
 # SPDX-FileCopyrightText: The TokenSpeed authors
 """Real weights in bfloat16 on the GPU against Transformers in float32, teacher-forced.
 
-A position at which the arg-max differs is excused only if the two best float32 logits are closer
-than bfloat16 can tell apart; excused positions are counted. And the logits are as near to float32
-as those of Transformers in bfloat16 are.
+The logits are no farther from float32 than those of Transformers in bfloat16. A position at which
+the arg-max differs is excused if the two best float32 logits are closer than bfloat16 can tell
+apart; excused positions are counted, and no more of the others are wrong than Transformers has.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ TIE = 0.25
 EXCUSED_SHARE = 0.03
 EXACT_TIE = 1e-4
 EXACT_EXCUSED_SHARE = 0.01
-ERROR_RATIO = 1.25
+WRONG_BY_TRANSFORMERS = 3
+"""Of the positions that are not excused, in bfloat16 on an H200."""
+
 PAGE, CONTEXT = 16, 1024
 
 
@@ -125,9 +127,9 @@ def test_logits_are_as_exact_as_those_of_transformers(
 ) -> None:
     ours, reference = judge(way(runner), exact), judge(theirs, exact)
     print(f"{way.__name__}: ours {ours}; Transformers in bfloat16 {reference}; of {POSITIONS}")
-    assert ours.wrong == 0
+    assert ours.error <= reference.error
     assert ours.excused <= EXCUSED_SHARE * POSITIONS
-    assert ours.error <= ERROR_RATIO * reference.error
+    assert ours.wrong <= reference.wrong
 
 
 def test_the_error_measure_can_fail(exact: list[Any]) -> None:
@@ -138,15 +140,15 @@ def test_the_error_measure_can_fail(exact: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "graphs", "tie", "share"),
+    ("dtype", "graphs", "tie", "share", "wrong"),
     [
-        ("bfloat16", True, TIE, EXCUSED_SHARE),
-        ("bfloat16", False, TIE, EXCUSED_SHARE),
-        ("float32", True, EXACT_TIE, EXACT_EXCUSED_SHARE),
+        ("bfloat16", True, TIE, EXCUSED_SHARE, WRONG_BY_TRANSFORMERS),
+        ("bfloat16", False, TIE, EXCUSED_SHARE, WRONG_BY_TRANSFORMERS),
+        ("float32", True, EXACT_TIE, EXACT_EXCUSED_SHARE, 0),
     ],
 )
 def test_the_engine_picks_the_reference_tokens(
-    smollm2: Path, gpu: Any, dtype: str, graphs: bool, tie: float, share: float
+    smollm2: Path, gpu: Any, dtype: str, graphs: bool, tie: float, share: float, wrong: int
 ) -> None:
     """It runs freely until it differs from the reference, then goes on with the reference."""
     from tokenspeed import LLM, SamplingParams
@@ -173,7 +175,7 @@ def test_the_engine_picks_the_reference_tokens(
                     ends.append((case, start + at + 1))
             pending = [(case, start) for case, start in ends if start < len(case["ids"])]
     print(f"{len(gaps)} of {POSITIONS} positions differ, largest gap {max(gaps, default=0):.3f}")
-    assert [gap for gap in gaps if gap >= tie] == []
+    assert sum(gap >= tie for gap in gaps) <= wrong
     assert len(gaps) <= share * POSITIONS
 
 

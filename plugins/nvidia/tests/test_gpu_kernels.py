@@ -32,12 +32,23 @@ VOCAB = 151936
 
 conforms = partial(kernel_conformance, kernels, device=DEVICE)
 
+ROUNDED_KEYS = 2e-2
+"""FlashInfer gets eight-bit keys and values times their scales, rounded to bfloat16, as a bfloat16
+cache would have them. The kit's later calls have scores nine times as large, which shows it."""
+
 ONE_HEAD_SIZE = replace(LARGE, heads=((32, 8, 128),), windows=(None,))
 """FlashInfer compiles for a minute for each pair of head size and dtype; so its tests begin."""
 
 test_flashinfer = pytest.mark.skipif(
     importlib.util.find_spec("flashinfer") is None, reason="flashinfer is not installed"
-)(conforms(names=["flashinfer"], grid=ONE_HEAD_SIZE, dtypes=["bfloat16"]))
+)(
+    conforms(
+        names=["flashinfer"],
+        grid=ONE_HEAD_SIZE,
+        dtypes=["bfloat16"],
+        bounds={"attention_prefill_fp8@1": {"bfloat16": ROUNDED_KEYS}},
+    )
+)
 
 test_tiny = conforms(names=["triton", "cublas"], grid=TINY)
 test_real_sizes = conforms(names=["triton", "cublas"], grid=LARGE)

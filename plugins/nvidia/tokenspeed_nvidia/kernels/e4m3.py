@@ -22,7 +22,7 @@ LARGEST: tl.constexpr = tl.constexpr(448.0)
 @triton.jit
 def group_scales(value):
     """[..., groups, GROUP] float32 -> [..., groups]: the largest of each group becomes LARGEST."""
-    largest = tl.max(tl.abs(value), value.type.rank - 1)
+    largest = tl.max(tl.abs(value), len(value.shape) - 1)
     return tl.where(largest > 0, largest / LARGEST, 1.0)
 
 

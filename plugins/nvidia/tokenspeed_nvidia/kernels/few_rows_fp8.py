@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 from tokenspeed_sdk.contracts.kernel import CallSite
 
+from tokenspeed_nvidia.kernels.e4m3 import GROUP, group_scales, saturated
 from tokenspeed_nvidia.kernels.few_rows import (
     FEWEST_COLUMNS,
     LINES,
@@ -31,11 +32,6 @@ from tokenspeed_nvidia.kernels.few_rows import (
     weight_rows,
 )
 from tokenspeed_nvidia.kernels.pdl import has_pdl, options, start_dependents, wait_for_inputs
-
-GROUP: tl.constexpr = tl.constexpr(128)
-"""Columns that share a scale."""
-
-E4M3_MAX: tl.constexpr = tl.constexpr(448.0)
 
 VECTOR_ROWS = 1
 CHUNK = 4096
@@ -55,9 +51,8 @@ def store_codes(codes, scales, value, row, column, groups, K: tl.constexpr, COLU
     """Quantise COLUMNS values of a row, which start at ``column``, zero where the row has ended."""
     count: tl.constexpr = COLUMNS // GROUP
     value = tl.reshape(value, [count, GROUP])
-    largest = tl.max(tl.abs(value), 1)
-    scale = tl.where(largest > 0, largest / E4M3_MAX, 1.0)
-    code = tl.minimum(tl.maximum(value / scale[:, None], -E4M3_MAX), E4M3_MAX)
+    scale = group_scales(value)
+    code = saturated(value / scale[:, None])
     group = column // GROUP + tl.arange(0, count)
     at = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     tl.store(codes + row * K + at, code.to(codes.dtype.element_ty), mask=at < K)

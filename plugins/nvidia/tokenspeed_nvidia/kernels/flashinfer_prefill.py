@@ -5,7 +5,8 @@
 Its kernel reads keys that lie end to end at 630 to 700 TFLOP/s on an H200, and out of pages at 530.
 So a layer first copies its rows' pages, where they have so many queries that this pays, and always
 where the cache has 8 bits: FlashInfer multiplies those only with queries of 8 bits, which the op
-does not allow. 8-bit rows too long to be copied go to the Triton kernel.
+does not allow. The copy holds them times their scales, rounded to the type of the queries, as a
+cache of that type would. 8-bit rows too long to be copied go to the Triton kernel.
 
 Kernels are compiled when a site is bound, so that one that cannot be compiled is left out there and
 then, and another kernel serves.

@@ -22,7 +22,8 @@ import triton
 import triton.language as tl
 from tokenspeed_sdk.contracts.kernel import CallSite
 
-from tokenspeed_nvidia.kernels.fp8_quantize import GROUP, Codes, quantize
+from tokenspeed_nvidia.kernels.e4m3 import GROUP
+from tokenspeed_nvidia.kernels.fp8_quantize import Codes, quantize
 from tokenspeed_nvidia.kernels.pdl import has_pdl, options, start_dependents, wait_for_inputs
 
 ALIGNED_BYTES = 16
@@ -48,7 +49,7 @@ class Tile:
 @triton.jit
 def multiply_tiles(
     out, codes, scales, weight, weight_scale, bias, rows, n, padded, w_stride, scale_stride,
-    K: tl.constexpr, TOKENS: tl.constexpr, FEATURES: tl.constexpr, GROUP: tl.constexpr,
+    K: tl.constexpr, TOKENS: tl.constexpr, FEATURES: tl.constexpr,
     TOGETHER: tl.constexpr, EVEN: tl.constexpr, HAS_BIAS: tl.constexpr, STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
@@ -113,8 +114,8 @@ def product(
     multiply_tiles[(tiles,)](
         out, x.codes, x.scales, weight, weight_scale, bias, rows, n, x.scales.stride(0),
         weight.stride(0), weight_scale.stride(0),
-        K=k, TOKENS=tile.tokens, FEATURES=tile.features, GROUP=GROUP, TOGETHER=tile.together,
-        EVEN=k % GROUP == 0, HAS_BIAS=bias is not None, STAGES=tile.stages, PDL=pdl,
+        K=k, TOKENS=tile.tokens, FEATURES=tile.features, TOGETHER=tile.together,
+        EVEN=k % GROUP.value == 0, HAS_BIAS=bias is not None, STAGES=tile.stages, PDL=pdl,
         num_warps=tile.warps, **options(pdl),
     )  # fmt: skip
     return out

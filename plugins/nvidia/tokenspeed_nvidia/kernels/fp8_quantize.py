@@ -18,12 +18,9 @@ import torch
 import triton
 import triton.language as tl
 
+from tokenspeed_nvidia.kernels.e4m3 import GROUP, group_scales, saturated
 from tokenspeed_nvidia.kernels.pdl import options, start_dependents, wait_for_inputs
 
-GROUP = 128
-"""Features that share a scale."""
-
-LARGEST: tl.constexpr = tl.constexpr(448.0)
 ROWS, COLUMNS = 8, 1024
 """Of one program: every thread has two loads of 16 bytes under way for each row of its own."""
 
@@ -50,7 +47,7 @@ class Codes:
 @triton.jit
 def quantize_rows(
     codes, scales, x, rows, x_stride, padded,
-    K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr,
+    K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """COLUMNS features of ROWS tokens."""
@@ -64,9 +61,8 @@ def quantize_rows(
     value = tl.load(x + at * x_stride + column[None, :], mask=present, other=0.0).to(tl.float32)
     start_dependents(PDL)
     value = tl.reshape(value, [ROWS, COLUMNS // GROUP, GROUP])
-    largest = tl.max(tl.abs(value), 2)
-    scale = tl.where(largest > 0, largest / LARGEST, 1.0)
-    code = tl.minimum(tl.maximum(value / scale[:, :, None], -LARGEST), LARGEST)
+    scale = group_scales(value)
+    code = saturated(value / scale[:, :, None])
     code = tl.reshape(code.to(codes.dtype.element_ty), [ROWS, COLUMNS])
     tl.store(codes + at * K + column[None, :], code, mask=present)
     group = tl.program_id(1) * (COLUMNS // GROUP) + tl.arange(0, COLUMNS // GROUP)
@@ -79,11 +75,13 @@ def quantize(x: torch.Tensor, *, pdl: bool = False) -> Codes:
     rows, k = x.shape
     padded = triton.cdiv(rows, ALIGNMENT) * ALIGNMENT
     codes = torch.empty((padded, k), dtype=torch.float8_e4m3fn, device=x.device)
-    scales = torch.empty((triton.cdiv(k, GROUP), padded), dtype=torch.float32, device=x.device)
-    columns = max(GROUP, min(COLUMNS, triton.next_power_of_2(k)))
+    scales = torch.empty(
+        (triton.cdiv(k, GROUP.value), padded), dtype=torch.float32, device=x.device
+    )
+    columns = max(GROUP.value, min(COLUMNS, triton.next_power_of_2(k)))
     quantize_rows[(triton.cdiv(rows, ROWS), triton.cdiv(k, columns))](
         codes, scales, x, rows, x.stride(0), padded,
-        K=k, ROWS=ROWS, COLUMNS=columns, GROUP=GROUP, EVEN=k % columns == 0, PDL=pdl,
+        K=k, ROWS=ROWS, COLUMNS=columns, EVEN=k % columns == 0, PDL=pdl,
         num_warps=8, **options(pdl),
     )  # fmt: skip
     return Codes(codes, scales, rows)

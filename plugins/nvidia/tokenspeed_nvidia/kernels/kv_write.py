@@ -16,17 +16,18 @@ import triton
 import triton.language as tl
 from tokenspeed_sdk.contracts.kernel import CallSite
 
+from tokenspeed_nvidia.kernels.e4m3 import saturated
 from tokenspeed_nvidia.kernels.pdl import has_pdl, options, start_dependents, wait_for_inputs
-
-E4M3_MAX: tl.constexpr = tl.constexpr(448.0)
 
 
 @triton.jit
 def to_cache(value, scale, FP8: tl.constexpr, cache):
-    """A value as the cache keeps it: value / scale, saturated, where that has 8 bits."""
+    """A value as the cache keeps it: value / scale, saturated, where that has 8 bits.
+
+    Divided exactly: a quotient that is off by a bit may lie on the other side of a code's edge.
+    """
     if FP8:
-        value = value.to(tl.float32) / tl.load(scale)
-        value = tl.minimum(tl.maximum(value, -E4M3_MAX), E4M3_MAX)
+        value = saturated(tl.math.div_rn(value.to(tl.float32), tl.load(scale)))
     return value.to(cache.dtype.element_ty)
 
 
