@@ -23,7 +23,7 @@ import pytest
 from harness import Answer, all_at_once, engine, greedy, submit
 from test_loop import prompts
 from tokenspeed._scheduler import Finish
-from tokenspeed.engine.grammar import NO_TOKEN, GrammarLoader, Grammars
+from tokenspeed.engine.grammar import NO_TOKEN, GrammarLoader, Grammars, Loading
 from tokenspeed.messages import EngineInput, NewGrammar, Sampling, Submit, Thinking
 from tokenspeed_sdk.contracts.grammar import GrammarError
 from tokenspeed_sdk.contracts.kernel import Binding, CallSite
@@ -286,6 +286,36 @@ def test_nobody_waits_for_a_grammar_but_who_has_it(
     assert mailbox.answers[2].tokens == greedy(tiny_llama, two, 8)
     assert 3 not in mailbox.answers
     assert mailbox.answers[4].failure == "its grammar cannot be loaded: the engine does not have it"
+    assert not grammars.waits
+
+
+def test_a_submit_is_given_back_once_whenever_its_grammar_is_made() -> None:
+    """Another thread makes it, at any moment between two looks at it."""
+
+    class Sudden(Loading):
+        """Is made when it is looked at for the nth time."""
+
+        def __init__(self, looks: int) -> None:
+            self.looks = looks
+
+        @property
+        def made(self) -> Any:
+            self.looks -= 1
+            return None if self.looks > 0 else "made"
+
+        @made.setter
+        def made(self, value: Any) -> None: ...
+
+    class Loader(GrammarLoader):
+        def load(self, new: NewGrammar) -> Loading:
+            return Sudden(new.number)
+
+    grammars = Grammars(Loader(lambda name: pytest.fail("it is not asked")))
+    for looks in (1, 2, 3):
+        grammars.hold(new(looks, 5))
+        grammars.wait_for(submit(looks, [1], 1, grammar=looks))
+    given = [submit.request for _ in range(5) for submit, _ in grammars.take_ready()]
+    assert sorted(given) == [1, 2, 3]
     assert not grammars.waits
 
 

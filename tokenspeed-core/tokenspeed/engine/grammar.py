@@ -188,9 +188,16 @@ class Grammars:
         """Submits whose grammar is loaded, or with the reason why it cannot be."""
         if not self._waiting:
             return []
-        made = [(submit, loading.made) for submit, loading in self._waiting]
-        self._waiting = [each for each in self._waiting if each[1].made is None]
-        return [(submit, grammar) for submit, grammar in made if grammar is not None]
+        ready: list[tuple[Submit, Grammar | str]] = []
+        waiting = []
+        for submit, loading in self._waiting:
+            made = loading.made  # read once: another thread writes it
+            if made is None:
+                waiting.append((submit, loading))
+            else:
+                ready.append((submit, made))
+        self._waiting = waiting
+        return ready
 
     def begin(self, submit: Submit, grammar: Grammar) -> None:
         """The scheduler took a submit."""
