@@ -82,6 +82,7 @@ async def test_answers(server: Server, tokenizer: Tokenizer) -> None:
     assert whole.usage.prompt_tokens_details.cached_tokens == 3
     assert whole.usage.completion_tokens == len(tokenizer.encode("hello wörld 🙂").ids) + 1
     assert engine.submits[-1].sampling.top_k == 40, "the model's default reaches the engine"
+    assert engine.submits[-1].sampling.repetition_penalty == pytest.approx(1.3)
     assert await streamed(server) == ("hello wörld 🙂", "stop")
 
     assert (await ask(server, max_tokens=2)).choices[0].finish_reason == "length"

@@ -17,6 +17,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tokenizers import Tokenizer
 from tokenspeed.front import proto
 from tokenspeed.messages import Submit
 
@@ -133,6 +134,18 @@ async def test_completions_lose_their_logprobs(gateway: Gateway) -> None:
     [choice] = (await gateway.post(COMPLETIONS, {"logprobs": 2}))["choices"]
     assert gateway.front.engine.submits[-1].sampling.logprobs == 2
     assert not choice.get("logprobs")
+
+
+async def test_it_cuts_at_a_stop_string_that_comes_too_early(
+    gateway: Gateway, tokenizer: Tokenizer
+) -> None:
+    """We go on until there are enough tokens; the gateway shows what was before."""
+    ids = tokenizer.encode("a fox jumps").ids
+    gateway.front.engine.script = lambda submit: iter([[token] for token in ids])
+    fields = {"stop": ["fox"], "min_tokens": len(ids), "max_tokens": len(ids)}
+    answer = await gateway.post(COMPLETIONS, fields)
+    assert answer["usage"]["completion_tokens"] == len(ids)
+    assert answer["choices"][0]["text"] == "a "
 
 
 def test_the_page_names_what_is_dropped() -> None:

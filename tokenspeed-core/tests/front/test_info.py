@@ -43,7 +43,8 @@ async def test_model_info(front: Front, model_folder: Path) -> None:
     assert (info.max_context_length, info.vocab_size) == (128, 512)
     assert (list(info.eos_token_ids), info.bos_token_id) == ([2, 0], 1)
     assert list(info.architectures) == ["FakeForCausalLM"]
-    assert json.loads(info.default_sampling_params_json) == {"top_k": 40}
+    defaults = json.loads(info.default_sampling_params_json)
+    assert defaults == {"top_k": 40, "repetition_penalty": 1.3}
     assert not info.supports_vision
 
 
@@ -191,15 +192,19 @@ def test_eos_ids(tmp_path: Path) -> None:
     assert ModelFolder(str(tmp_path)).eos_ids(100) == (8, 9)
 
 
-def test_default_sampling_keeps_only_what_is_built(
+def test_default_sampling_keeps_what_is_in_range(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "config.json").write_text("{}")
-    content = {"temperature": 0.6, "top_p": 7, "repetition_penalty": 1.1, "do_sample": True}
+    content = {"temperature": 0.6, "top_p": 7, "repetition_penalty": 1.1, "min_p": None}
+    content |= {"do_sample": True, "presence_penalty": "much"}
     (tmp_path / "generation_config.json").write_text(json.dumps(content))
-    assert ModelFolder(str(tmp_path)).sampling_defaults() == {"temperature": 0.6}
+    assert ModelFolder(str(tmp_path)).sampling_defaults() == {
+        "temperature": 0.6,
+        "repetition_penalty": 1.1,
+    }
     assert "top_p is 7" in caplog.text
-    assert "repetition_penalty" in caplog.text
+    assert "presence_penalty is 'much'" in caplog.text
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 from tokenspeed.front import request
+from tokenspeed.front.biases import MAX_BIAS, MAX_LOGIT_BIASES
 from tokenspeed.front.errors import InvalidRequest
 from tokenspeed.front.request import GenerationRequest, Limits, SamplingParams
 from tokenspeed.front.thinking import find_marks
@@ -37,8 +38,8 @@ def test_the_page_lists_every_field_with_its_range() -> None:
     assert rows["repetition_penalty"] == f"{low:g} to {high:g}"
     assert rows["presence_penalty"] == rows["frequency_penalty"] == "-2 to 2"
     assert request.MAX_PENALTY == 2
-    assert rows["logit_bias"] == f"up to {request.MAX_LOGIT_BIASES} tokens, -100 to 100"
-    assert request.MAX_BIAS == 100
+    assert rows["logit_bias"] == f"up to {MAX_LOGIT_BIASES} tokens, -100 to 100"
+    assert MAX_BIAS == 100
     assert rows["n"] == f"1 to {request.MAX_N}"
     assert rows["top_logprobs"] == f"0 to {MAX_TOP_LOGPROBS}"
     assert str(request.MAX_STOP_STRINGS) in rows["stop"]

@@ -35,8 +35,10 @@ _BUNDLED = (
     "*processor_config.json",
 )
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
-_DEFAULTS = ("temperature", "top_p", "top_k", "min_p")
-_PENALTIES = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
+_DEFAULTS = (
+    *("temperature", "top_p", "top_k", "min_p"),
+    *("repetition_penalty", "frequency_penalty", "presence_penalty"),
+)
 
 
 class ModelFolder:
@@ -98,11 +100,9 @@ class ModelFolder:
         return None
 
     def sampling_defaults(self) -> dict[str, float]:
-        """The model's sampling defaults, as far as they are built; the others are logged."""
-        given = {k: self.generation_config[k] for k in _DEFAULTS if k in self.generation_config}
-        for name, neutral in _PENALTIES.items():
-            if self.generation_config.get(name, neutral) not in (neutral, None):
-                log.warning("generation_config.json: %s is not built and ignored", name)
+        """The model's sampling defaults; what is out of its range is logged."""
+        config = self.generation_config
+        given = {name: config[name] for name in _DEFAULTS if config.get(name) is not None}
         usable = {}
         for name, value in given.items():
             try:

@@ -10,7 +10,6 @@ is refused by name instead of being ignored.
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,12 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenspeed_sdk.contracts.grammar import Constraint
 
+from tokenspeed.front.biases import bans, logit_biases
 from tokenspeed.front.caller import checked_priority, checked_salt, namespace_of
 from tokenspeed.front.constraint import constraint_of
 from tokenspeed.front.errors import Amount, InvalidRequest
+from tokenspeed.front.ranges import (
+    check_flag,
+    checked_integer,
+    checked_number,
+    checked_within,
+)
 from tokenspeed.front.thinking import thinking_after
 from tokenspeed.messages import (
-    MAX_BIASES,
     MAX_TOP_LOGPROBS,
     Bias,
     Marks,
@@ -41,19 +46,14 @@ MAX_N = 64
 MAX_STOP_STRINGS = 32
 MAX_STOP_STRING_LENGTH = 512
 MAX_STOP_TOKEN_IDS = 256
-MAX_LOGIT_BIASES = 1024
 MAX_PENALTY = 2.0
 """Of frequency and presence, as the OpenAI API has it; either sign."""
 REPETITION_PENALTIES = (0.01, 100.0)
-MAX_BIAS = 100.0
-"""As the OpenAI API has it; either sign."""
 GREEDY_BELOW = 1e-5
 """Lower temperatures count as 0: dividing logits by them would overflow."""
 
 _FLOAT32_MAX = 3.4e38
 _SEEDS = 1 << 64
-_DIGITS = 20
-"""A token id has fewer."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,9 +170,9 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         cls, tokens: Sequence[int], params: SamplingParams, limits: Limits
     ) -> GenerationRequest:
         """The only way to make one. InvalidRequest names the field, its value and its range."""
-        n = _integer("n", params.n, 1, MAX_N)
+        n = checked_integer("n", params.n, 1, MAX_N)
         for field in ("ignore_eos", "skip_special_tokens", "keep_stop_token"):
-            _check_flag(field, getattr(params, field))
+            check_flag(field, getattr(params, field))
         prompt = _prompt(tokens, limits)
         room = limits.max_model_len - len(prompt)
         stop_ids = _stop_token_ids(params.stop_token_ids, limits.vocab_size)
@@ -181,9 +181,9 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
             stop_ids = limits.eos_ids + stop_ids
         stop_ids = tuple(dict.fromkeys(stop_ids))
         max_new = _max_new_tokens(params.max_tokens, room)
-        min_new = _integer("min_tokens", params.min_tokens, 0, max_new)
-        bans = _bans(stop_ids, len(prompt), min_new, limits)
-        biases = _logit_biases(params.logit_bias, limits)
+        min_new = checked_integer("min_tokens", params.min_tokens, 0, max_new)
+        banned = bans(stop_ids, len(prompt), min_new, limits.vocab_size)
+        biases = logit_biases(params.logit_bias, limits.vocab_size)
         return cls(
             tokens=prompt.tobytes(),
             prompt_tokens=len(prompt),
@@ -192,7 +192,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
             min_new_tokens=min_new,
             stop_ids=stop_ids,
             stop=_stop_strings(params.stop),
-            sampling=resolve_sampling(params, biases + bans),
+            sampling=resolve_sampling(params, biases + banned),
             skip_special_tokens=params.skip_special_tokens,
             keep_stop_token=params.keep_stop_token,
             priority=checked_priority(params.priority),
@@ -235,9 +235,9 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def resolve_sampling(params: SamplingParams, biases: tuple[Bias, ...] = ()) -> Sampling:
     """Range-checked sampling scalars; draws the seed when there is none."""
-    temperature = _number("temperature", params.temperature, "a finite number, at least 0")
-    top_p = _number("top_p", params.top_p, "above 0 and at most 1")
-    min_p = _number("min_p", params.min_p, "from 0 to 1")
+    temperature = checked_number("temperature", params.temperature, "a finite number, at least 0")
+    top_p = checked_number("top_p", params.top_p, "above 0 and at most 1")
+    min_p = checked_number("min_p", params.min_p, "from 0 to 1")
     if not 0 <= temperature <= _FLOAT32_MAX:
         raise InvalidRequest("temperature", params.temperature, "a finite number, at least 0")
     if not 0 < top_p <= 1:
@@ -247,31 +247,31 @@ def resolve_sampling(params: SamplingParams, biases: tuple[Bias, ...] = ()) -> S
     seed = random.getrandbits(64) if params.seed is None else params.seed
     return Sampling(
         temperature=0.0 if temperature < GREEDY_BELOW else temperature,
-        top_k=_integer("top_k", params.top_k, -1, (1 << 31) - 1),
+        top_k=checked_integer("top_k", params.top_k, -1, (1 << 31) - 1),
         top_p=top_p,
         min_p=min_p,
-        seed=_integer("seed", seed, 0, _SEEDS - 1),
-        repetition_penalty=_within(
+        seed=checked_integer("seed", seed, 0, _SEEDS - 1),
+        repetition_penalty=checked_within(
             "repetition_penalty", params.repetition_penalty, *REPETITION_PENALTIES
         ),
-        frequency_penalty=_within(
+        frequency_penalty=checked_within(
             "frequency_penalty", params.frequency_penalty, -MAX_PENALTY, MAX_PENALTY
         ),
-        presence_penalty=_within(
+        presence_penalty=checked_within(
             "presence_penalty", params.presence_penalty, -MAX_PENALTY, MAX_PENALTY
         ),
         biases=biases,
         logprobs=_logprobs(params),
         prompt_logprobs=-1
         if params.prompt_logprobs is None
-        else _integer("prompt_logprobs", params.prompt_logprobs, 0, MAX_TOP_LOGPROBS),
+        else checked_integer("prompt_logprobs", params.prompt_logprobs, 0, MAX_TOP_LOGPROBS),
     )
 
 
 def _logprobs(params: SamplingParams) -> int:
     """How many of the likeliest tokens are told; -1: not even those that are drawn."""
-    _check_flag("logprobs", params.logprobs)
-    top = _integer("top_logprobs", params.top_logprobs, 0, MAX_TOP_LOGPROBS)
+    check_flag("logprobs", params.logprobs)
+    top = checked_integer("top_logprobs", params.top_logprobs, 0, MAX_TOP_LOGPROBS)
     if top and not params.logprobs:
         raise InvalidRequest("top_logprobs", top, "0 without logprobs")
     return top if params.logprobs else -1
@@ -325,53 +325,7 @@ def _flat_integers(tokens: object) -> NDArray[Any] | None:
 def _max_new_tokens(asked: int | None, room: int) -> int:
     if asked is None:
         return room
-    return min(_integer("max_tokens", asked, 1, None), room)
-
-
-def _bans(
-    stop_ids: tuple[int, ...], prompt_tokens: int, min_new: int, limits: Limits
-) -> tuple[Bias, ...]:
-    """Keep end tokens away until there are ``min_new`` others."""
-    if not min_new:
-        return ()
-    if len(stop_ids) >= limits.vocab_size:
-        raise InvalidRequest(
-            "min_tokens", min_new, "0 where every token of the vocabulary ends the answer"
-        )
-    most = MAX_BIASES - MAX_LOGIT_BIASES
-    if len(stop_ids) > most:
-        raise InvalidRequest(
-            "stop_token_ids",
-            Amount(f"{len(stop_ids)} ids with the model's own end tokens"),
-            f"at most {most} of them together with min_tokens",
-        )
-    until = prompt_tokens + min_new
-    return tuple(Bias(token, -math.inf, until) for token in stop_ids)
-
-
-def _logit_biases(given: Mapping[Any, float] | None, limits: Limits) -> tuple[Bias, ...]:
-    if not isinstance(given, Mapping | None):
-        raise InvalidRequest("logit_bias", given, "a mapping of token ids to numbers")
-    given = given or {}
-    if len(given) > MAX_LOGIT_BIASES:
-        raise InvalidRequest(
-            "logit_bias", Amount(f"{len(given)} tokens"), f"at most {MAX_LOGIT_BIASES}"
-        )
-    biases = {}
-    for key, value in given.items():
-        token = _token_key(key, limits.vocab_size)
-        if token in biases:
-            raise InvalidRequest("logit_bias", key, "each token once")
-        number = _within(f"logit_bias of token {token}", value, -MAX_BIAS, MAX_BIAS)
-        biases[token] = Bias(token, number, limits.max_model_len + 1)
-    return tuple(biases.values())
-
-
-def _token_key(key: object, vocab_size: int) -> int:
-    """A token id, or one in decimal digits, as keys of JSON are."""
-    digits = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < _DIGITS
-    token = int(str(key)) if digits else key
-    return _integer("logit_bias", token, 0, vocab_size - 1)
+    return min(checked_integer("max_tokens", asked, 1, None), room)
 
 
 def _stop_strings(stop: Sequence[str] | None) -> tuple[str, ...]:
@@ -398,41 +352,4 @@ def _stop_token_ids(ids: Sequence[int] | None, vocab_size: int) -> tuple[int, ..
         raise InvalidRequest(
             "stop_token_ids", Amount(f"{len(ids)} ids"), f"at most {MAX_STOP_TOKEN_IDS}"
         )
-    return tuple(_integer("stop_token_ids", id_, 0, vocab_size - 1) for id_ in ids)
-
-
-def _check_flag(field: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise InvalidRequest(field, value, "True or False")
-
-
-def _integer(field: str, value: object, low: int, high: int | None) -> int:
-    inside = (
-        isinstance(value, int)
-        and not isinstance(value, bool)
-        and low <= value
-        and (high is None or value <= high)
-    )
-    if not inside:
-        allowed = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise InvalidRequest(field, value, f"an integer {allowed}")
-    assert isinstance(value, int)
-    return value
-
-
-def _within(field: str, value: object, low: float, high: float) -> float:
-    allowed = f"from {low:g} to {high:g}"
-    number = _number(field, value, allowed)
-    if not low <= number <= high:
-        raise InvalidRequest(field, value, allowed)
-    return number
-
-
-def _number(field: str, value: object, allowed: str) -> float:
-    try:
-        number = float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:
-        number = math.inf
-    if isinstance(value, bool) or not math.isfinite(number):
-        raise InvalidRequest(field, value, allowed)
-    return number
+    return tuple(checked_integer("stop_token_ids", id_, 0, vocab_size - 1) for id_ in ids)
