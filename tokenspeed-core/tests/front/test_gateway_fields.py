@@ -27,10 +27,12 @@ from .gateway import run_gateway
 DOCS = Path(__file__).parents[3] / "docs" / "gateway.md"
 
 CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"
+RESPONSES = "/v1/responses"
 ROUTES: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4},
     COMPLETIONS: {"prompt": "hello", "max_tokens": 4},
     GENERATE: {"text": "hello", "sampling_params": {"max_new_tokens": 4}},
+    RESPONSES: {"input": "hello", "max_output_tokens": 4},
 }
 
 Seen = Callable[[Submit], Any]
@@ -72,6 +74,10 @@ DROPPED: list[tuple[str, dict[str, Any], tuple[str, ...], Callable[[Any], bool]]
      lambda sent: bool(sent.skip_special_tokens)),
     ("structural_tag", {"structural_tag": "{}"}, ALL,
      lambda sent: not sent.HasField("structural_tag")),
+    ("frequency_penalty", {"frequency_penalty": 0.5}, (RESPONSES,),
+     lambda sent: not sent.frequency_penalty),
+    ("presence_penalty", {"presence_penalty": 0.5}, (RESPONSES,),
+     lambda sent: not sent.presence_penalty),
     ("custom_params", {"custom_params": {"priority": 3}}, ALL,
      lambda sent: not sent.HasField("custom_params")),
 ]  # fmt: skip
@@ -127,6 +133,22 @@ async def test_logprobs_come_back(gateway: Gateway) -> None:
     assert [len(each["top_logprobs"]) for each in content] == [2] * 4
     assert all(each["logprob"] < 0 for each in content)
     assert [each["logprob"] for each in content[0]["top_logprobs"]] == [-1.0, -2.0]
+
+
+async def test_logprobs_of_generate(gateway: Gateway) -> None:
+    body = {"model": "tiny", "return_logprob": True, "top_logprobs_num": 2, **ROUTES[GENERATE]}
+    async with gateway.http.post(GENERATE, json=body) as answer:
+        [found] = await answer.json()
+    pairs = [[-token / 8, token] for token in found["output_ids"]]
+    assert found["meta_info"]["output_token_logprobs"] == pairs
+
+
+async def test_responses_ask_for_no_logprobs(gateway: Gateway) -> None:
+    """So how many there should be is refused, not ignored."""
+    body = {"model": "tiny", "top_logprobs": 2, **ROUTES[RESPONSES]}
+    async with gateway.http.post(RESPONSES, json=body) as answer:
+        assert answer.status == 400
+        assert "top_logprobs is 2, but must be 0 without logprobs" in await answer.text()
 
 
 async def test_completions_lose_their_logprobs(gateway: Gateway) -> None:
