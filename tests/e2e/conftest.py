@@ -4,82 +4,19 @@
 
 from __future__ import annotations
 
-import json
-import re
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
-from tokenspeed.bench.served import Served, served
+from tokenspeed.bench.served import served
 
-MODEL = "SmolLM2-135M-Instruct"
+sys.path.insert(0, str(Path(__file__).parent))
+
+from real_server import Server
+
 THREADS = "2"
-
-
-@dataclass(frozen=True)
-class Server:
-    """A running server and what its admin port knows."""
-
-    process: Served
-
-    @property
-    def url(self) -> str:
-        return self.process.url
-
-    @property
-    def openai(self) -> openai.OpenAI:
-        """A client that tries once; to be closed: ``with server.openai as client``."""
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=120)
-
-    @property
-    def async_openai(self) -> openai.AsyncOpenAI:
-        """As ``openai``; closed in the loop that used it."""
-        return openai.AsyncOpenAI(
-            base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=240
-        )
-
-    def ledger(self) -> dict[str, Any]:
-        """Accounts of all pages, walked by the engine just now."""
-        answer: dict[str, Any] = json.loads(get(f"{self.process.admin_url}/debug/cache"))
-        return answer
-
-    def metric(self, name: str) -> float:
-        """A number of /metrics, such as "running_sequences"; summed over its labels."""
-        text = get(f"{self.process.admin_url}/metrics")
-        found = re.findall(rf"^tokenspeed_{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
-        assert found, f"no metric tokenspeed_{name} in:\n{text}"
-        return sum(map(float, found))
-
-    def settled_ledger(self, timeout_s: float = 20) -> dict[str, Any]:
-        """The ledger once nothing runs any more."""
-        wait_for(
-            lambda: self.metric("requests_in_progress") == 0 and self.ledger()["idle"], timeout_s
-        )
-        return self.ledger()
-
-    def grpc_address(self) -> str:
-        """Host and port of the front, as the gateway knows its one worker."""
-        workers = json.loads(get(f"{self.url}/workers"))["workers"]
-        return str(workers[0]["url"]).removeprefix("grpc://")
-
-
-def get(url: str) -> str:
-    """Body of a GET that must succeed."""
-    with urllib.request.urlopen(url, timeout=20) as response:
-        return str(response.read().decode())
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float) -> None:
-    """Poll until it holds."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"did not happen within {timeout_s} s"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="session")

@@ -1,55 +1,14 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""A tiny Llama with random weights, and devices to run it on."""
+"""Modules of these tests, and the fixtures that they share with others."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-import pytest
-import torch
-from tokenspeed_cpu.platform import CpuPlatform
-from tokenspeed_sdk.contracts.platform import Device
-from tokenspeed_sdk.testing.platform.devices import DelayingDevice, ReplayingDevice
-
 sys.path.insert(0, str(Path(__file__).parent))  # harness and churn are modules of their own
 
+from tiny_engine import cpu, delaying, replaying, tiny_llama
 
-@pytest.fixture(scope="session")
-def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two layers, 97 tokens of vocabulary; logits far enough apart to compare ids."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(7)
-    config = LlamaConfig(
-        vocab_size=97,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        initializer_range=0.5,
-    )
-    folder = tmp_path_factory.mktemp("tiny-llama")
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
-def cpu() -> Device:
-    """The CPU platform's device."""
-    return CpuPlatform().open()
-
-
-@pytest.fixture
-def delaying(cpu: Device) -> Device:
-    """The same, whose work ends at random times."""
-    return DelayingDevice(cpu, seed=3)
-
-
-@pytest.fixture
-def replaying(cpu: Device) -> ReplayingDevice:
-    """The same with graph capture."""
-    return ReplayingDevice(cpu)
+__all__ = ["cpu", "delaying", "replaying", "tiny_llama"]

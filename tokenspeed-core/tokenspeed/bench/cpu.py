@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.bench.engine import MeasuredEngine, launch_plan, measured_engine
 from tokenspeed.bench.report import Report, Row, compare_rates, new_report
-from tokenspeed.config import EngineConfig
+from tokenspeed.config import EngineConfig, Quantization
 from tokenspeed.plugins.load.activate import load_platform
 
 if TYPE_CHECKING:
@@ -45,10 +45,21 @@ get, because passive waiting cost it a quarter at batch 16 and in prefill on a q
 Samples = dict[str, list[float]]
 
 
-def run(model: str, *, threads: int, repetitions: int, progress: Callable[[str], None]) -> Report:
-    """Measure. ``threads`` are those of each contestant."""
+def run(
+    model: str,
+    *,
+    threads: int,
+    repetitions: int,
+    progress: Callable[[str], None],
+    quantization: Quantization | None = None,
+) -> Report:
+    """Measure. ``threads`` are those of each contestant; the quantization is ours alone."""
     config = EngineConfig(
-        model=model, threads=threads, prefix_cache=False, max_num_seqs=max(BATCHES)
+        model=model,
+        threads=threads,
+        prefix_cache=False,
+        max_num_seqs=max(BATCHES),
+        quantization=quantization,
     )
     theirs = dict(os.environ)  # before our platform changes it
     with launch_plan(config) as plan, ExitStack() as stack:
@@ -60,7 +71,7 @@ def run(model: str, *, threads: int, repetitions: int, progress: Callable[[str],
         for repetition in range(-1, repetitions):  # the first one warms up and is dropped
             progress(f"repetition {repetition + 1} of {repetitions}")
             _repetition(engine, rivals, samples if repetition >= 0 else defaultdict(list))
-        return _report(samples, model, threads, rivals, theirs.get(WAITING, "its default"))
+        return _report(samples, config, rivals, theirs.get(WAITING, "its default"))
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,7 @@ def _prompt(length: int) -> list[int]:
     return [random.randrange(100, 10_000) for _ in range(length)]
 
 
-def _report(samples: Samples, model: str, threads: int, rivals: _Rivals, waiting: str) -> Report:
+def _report(samples: Samples, config: EngineConfig, rivals: _Rivals, waiting: str) -> Report:
     kernels = [linears.kernel for linears in rivals.linears]
     fastest = {batch: _fastest(samples, batch, kernels) for batch in BATCHES}
     rows = [row for batch in BATCHES for row in _decode_rows(samples, batch, fastest[batch])]
@@ -123,11 +134,12 @@ def _report(samples: Samples, model: str, threads: int, rivals: _Rivals, waiting
     )
     notes = {
         "decode": f"{DECODE_STEPS} steps after {DECODE_PROMPT}-token prompts, greedy, float32",
-        "threads": f"{threads} for each contestant, in turn; medians",
+        "our weights": config.quantization or "float32",
+        "threads": f"{config.threads} for each contestant, in turn; medians",
         "Transformers": f"static batch, in a process of its own, {WAITING}: {waiting}",
         "linears alone": ", ".join(f"batch {b}: {k} is fastest" for b, k in fastest.items()),
     }
-    return new_report("ts bench cpu", model, rows, samples, notes)
+    return new_report("ts bench cpu", config.model, rows, samples, notes)
 
 
 def _decode_rows(samples: Samples, batch: int, kernel: str) -> list[Row]:

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The TokenSpeed authors
 """The linear layers of a model alone, all layers and the head: what a decode step cannot beat.
 
-Each kernel that serves ``linear@1`` is timed, whether the engine chose it or not.
+Each kernel that serves them is timed, whether the engine chose it or not.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from tokenspeed_sdk.modeling import BuildContext
 
+from tokenspeed.bench.model_sites import CODED, LINEARS
 from tokenspeed.plugins.load.activate import load_platform
 from tokenspeed.registry.kernels import KernelRegistry
 from tokenspeed.registry.models import load_model
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from tokenspeed_sdk.contracts.kernel import CallSite
 
     from tokenspeed.process.launch import LaunchPlan
-
-OP = "linear@1"
 
 
 class LinearsAlone:
@@ -36,7 +35,7 @@ class LinearsAlone:
     """
 
     def __init__(self, plan: LaunchPlan, kernel: str, sites: Sequence[CallSite]) -> None:
-        registry = KernelRegistry(plan.plugins, {OP: kernel})
+        registry = KernelRegistry(plan.plugins, {sites[0].op: kernel})
         self.kernel = kernel
         self._calls = [_prepared(registry, site) for site in sites]
         self._widths = sorted({_trait(site, "k") for site in sites})
@@ -52,7 +51,10 @@ class LinearsAlone:
 
 
 def linear_sites(plan: LaunchPlan) -> tuple[list[CallSite], list[str]]:
-    """The linears that the plan's model asks for, and the kernels that serve all of them."""
+    """The linears that the plan's model asks for, and the kernels that serve all of them.
+
+    Layers and head must be of one op, as they are with plain weights and with int8.
+    """
     folder = Path(plan.engine.model)
     raw = json.loads((folder / "config.json").read_text())
     entry = load_model(plan.plugins, raw["architectures"])
@@ -64,9 +66,10 @@ def linear_sites(plan: LaunchPlan) -> tuple[list[CallSite], list[str]]:
         dtype="float32",
         max_model_len=raw["max_position_embeddings"],
         page_size=plan.engine.page_size,
+        quantization=plan.engine.quantization,
     )
     entry.build(entry.read_config(raw), context)
-    bound = [bound for bound in registry.bound if bound.site.op == OP]
+    bound = [bound for bound in registry.bound if bound.site.op in LINEARS]
     names = {b.decision.chosen for b in bound}
     names |= {other.name for b in bound for other in b.decision.runners_up}
     sites = [b.site for b in bound]
@@ -75,7 +78,7 @@ def linear_sites(plan: LaunchPlan) -> tuple[list[CallSite], list[str]]:
 
 
 def _serves(plan: LaunchPlan, kernel: str, sites: Sequence[CallSite]) -> bool:
-    registry = KernelRegistry(plan.plugins, {OP: kernel})
+    registry = KernelRegistry(plan.plugins, {sites[0].op: kernel})
     try:
         for site in sites:
             registry.bind(site)
@@ -90,11 +93,14 @@ def _prepared(
     """Input width of a site, and its kernel with a packed random weight."""
     n, k = _trait(site, "n"), _trait(site, "k")
     binding = registry.bind(site)
-    weight = binding.pack_weight(torch.randn(n, k) * k**-0.5)
+    weights: tuple[torch.Tensor, ...] = (torch.randn(n, k) * k**-0.5,)
+    if (coded := CODED.get(site.op)) is not None:
+        weights = coded.quantize(weights[0])
+    packed = (binding.pack_weight(weights[0]), *weights[1:])
     bias = torch.zeros(n) if site.traits.get("bias") else None
 
     def call(x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = binding.call(x, weight, bias)
+        out: torch.Tensor = binding.call(x, *packed, bias)
         return out
 
     return k, call

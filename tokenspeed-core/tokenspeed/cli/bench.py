@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -26,6 +27,7 @@ def bench() -> None:
 @click.argument("folder", callback=model_folder)
 @click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--repetitions", type=click.IntRange(min=1), default=7, show_default=True)
+@click.option("--quantization", type=click.Choice(("int8",)), help="Of our weights alone.")
 @list_options
 @save_option
 @check_option
@@ -33,6 +35,7 @@ def cpu(
     folder: str,
     threads: int,
     repetitions: int,
+    quantization: Literal["int8"] | None,
     allow: tuple[str, ...] | None,
     deny: tuple[str, ...],
     save: Path | None,
@@ -47,7 +50,13 @@ def cpu(
         raise click.ClickException("it compares with Transformers: pip install transformers")
     from tokenspeed.bench.cpu import run
 
-    report = run(folder, threads=threads, repetitions=repetitions, progress=say)
+    report = run(
+        folder,
+        threads=threads,
+        repetitions=repetitions,
+        progress=say,
+        quantization=quantization,
+    )
     finish(report, save, check)
 
 
