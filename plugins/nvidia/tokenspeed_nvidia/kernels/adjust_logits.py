@@ -115,7 +115,7 @@ def adjust_logits(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def record_rows(
     last_token, counts, penalties, slots, tokens, rows, num_slots, vocab,
     counts_stride, penalties_stride, ROWS: tl.constexpr, PDL: tl.constexpr,
