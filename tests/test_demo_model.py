@@ -12,6 +12,8 @@ from typing import Any
 import demo_model
 import numpy as np
 import pytest
+from tokenspeed.front.chat_template import ChatTemplate, special_tokens_of
+from tokenspeed.front.model_folder import ModelFolder
 
 TEXT = (Path(__file__).parent / "data" / "constitution.txt").read_text()
 
@@ -108,3 +110,12 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
     wrong.write_bytes(b"GGUF")
     with pytest.raises(ValueError, match=r"sha256 .* expected b179.* delete it"):
         demo_model.fetch_gguf(tmp_path)
+
+
+def test_the_template_with_a_place_for_tools_changes_nothing_without_any(demo_folder: Path) -> None:
+    folder = ModelFolder(str(demo_folder))
+    source = (Path(demo_model.__file__).parent / "demo_chat.jinja").read_text()
+    ours = ChatTemplate(source, special_tokens_of(folder))
+    turns = [{"role": role, "content": f"{role}\n"} for role in ("user", "assistant", "user")]
+    for messages in (turns[:1], turns, [{"role": "system", "content": "Be brief."}, *turns]):
+        assert ours.render(messages) == ChatTemplate.of(folder).render(messages)

@@ -16,7 +16,9 @@ def main() -> None:
     folder = demo_model.ensure()
     print(f"The demo model lies in {folder}", flush=True)
     command = Path(sys.executable).with_name("ts")
-    os.execv(command, [str(command), "serve", str(folder), *sys.argv[1:]])
+    template = Path(__file__).with_name("demo_chat.jinja")  # the model's own has no tools
+    arguments = [str(folder), "--chat-template", str(template), *sys.argv[1:]]
+    os.execv(command, [str(command), "serve", *arguments])
 
 
 if __name__ == "__main__":

@@ -62,3 +62,24 @@ def _below(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key in _BY_NAME:
         if isinstance(schema.get(key), dict):
             yield from ((f"{key}/{name}", each) for name, each in schema[key].items())
+
+
+def schemas_of_tags(text: str) -> list[Part]:
+    """The JSON schemas inside of a structural tag, and their parts; none for any other text."""
+    try:
+        tag = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return list(_of_tag("#", tag, MAX_DEPTH))
+
+
+def _of_tag(path: str, value: Any, depth: int) -> Iterator[Part]:
+    if depth == 0:
+        return
+    if isinstance(value, list):
+        for i, each in enumerate(value):
+            yield from _of_tag(f"{path}/{i}", each, depth - 1)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            reader = _parts if key in ("json_schema", "schema") else _of_tag
+            yield from reader(f"{path}/{key}", each, depth - 1)

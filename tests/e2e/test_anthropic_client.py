@@ -13,7 +13,7 @@ import pytest
 from tokenspeed.bench.served import served
 
 MODEL = "SmolLM2-135M-Instruct"
-TEMPLATE = Path(__file__).parent.parent / "data" / "tool_chat.jinja"
+TEMPLATE = Path(__file__).parents[2] / "tools" / "demo_chat.jinja"
 Messages = list[dict[str, Any]]
 
 
@@ -176,8 +176,8 @@ def test_a_tool_is_taken_and_can_be_forced(claude: anthropic.Anthropic) -> None:
 
 @pytest.fixture(scope="module")
 def tool_user(demo_folder: Path) -> Iterator[anthropic.Anthropic]:
-    """Of a server whose template shows tools, and whose gateway reads calls of them."""
-    flags = ["--threads", "2", "--chat-template", str(TEMPLATE), "--tool-call-parser", "qwen"]
+    """Of a server whose template shows tools, and with it how calls are written."""
+    flags = ["--threads", "2", "--chat-template", str(TEMPLATE)]
     with served(str(demo_folder), flags) as process, client_of(process.url) as client:
         yield client
 

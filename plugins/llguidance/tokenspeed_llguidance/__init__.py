@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Structured output by llguidance: JSON schemas, regular expressions and EBNF.
+"""Structured output by llguidance: JSON schemas, regular expressions, EBNF, structural tags.
 
 It computes each mask when it is asked for, so a grammar costs a millisecond before its first token,
 and a schema that it does not honour in full is refused by it, with the keyword.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokenspeed_sdk.contracts.probe import Accept, Decline, Verdict
-from tokenspeed_sdk.json_schema import parts
+from tokenspeed_sdk.json_schema import parts, schemas_of_tags
 
 if TYPE_CHECKING:
     from tokenspeed_sdk.contracts.grammar import Constraint, GrammarLibrary, Vocabulary
@@ -35,11 +35,10 @@ class LLGuidance:
     name = "llguidance"
 
     def accept(self, constraint: Constraint) -> Verdict:
-        """Declines schemas with keywords that the library does not have, and structural tags."""
-        if constraint.kind == "structural_tag":
-            return Decline("has no structural tags")
-        if constraint.kind == "json_schema":
-            for path, schema in parts(constraint.text):
+        """Declines schemas with keywords that the library does not have, also within tags."""
+        readers = {"json_schema": parts, "structural_tag": schemas_of_tags}
+        if reader := readers.get(constraint.kind):
+            for path, schema in reader(constraint.text):
                 if found := sorted(UNIMPLEMENTED & schema.keys()):
                     return Decline(f"does not honour {', '.join(found)} at {path}")
         return Accept(SCORE, "computes masks as they are asked for")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
 from tokenspeed_sdk.contracts.grammar import Constraint, GrammarError
 
+from tokenspeed_llguidance.tags import tags_to_lark
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -142,6 +144,8 @@ def _grammar(constraint: Constraint) -> str:
         return LLMatcher.grammar_from_json_schema(
             constraint.text, overrides={"whitespace_pattern": WHITESPACE}
         )
+    if constraint.kind == "structural_tag":
+        return grammar_from("lark", tags_to_lark(constraint.text, WHITESPACE))
     return grammar_from(FORMATS[constraint.kind], constraint.text)  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokenspeed_sdk.contracts.probe import Accept, Decline, Verdict
-from tokenspeed_sdk.json_schema import parts
+from tokenspeed_sdk.json_schema import parts, schemas_of_tags
 
 from tokenspeed_xgrammar.honoured import ignored
 
@@ -29,8 +29,9 @@ class XGrammar:
 
     def accept(self, constraint: Constraint) -> Verdict:
         """Declines schemas of which the library ignores something."""
-        if constraint.kind == "json_schema":
-            for path, schema in parts(constraint.text):
+        readers = {"json_schema": parts, "structural_tag": schemas_of_tags}
+        if reader := readers.get(constraint.kind):
+            for path, schema in reader(constraint.text):
                 if what := ignored(schema):
                     return Decline(f"does not honour {what} at {path}")
         return Accept(SCORE, "computes masks before the first token")

@@ -20,6 +20,7 @@ from tokenspeed.front.engine_client import EngineClient
 from tokenspeed.front.grammars import Grammars
 from tokenspeed.front.model_folder import ModelFolder
 from tokenspeed.front.service import GrpcServer, SchedulerService
+from tokenspeed.messages import EngineReady
 from tokenspeed.observe.events import EventStream
 from tokenspeed.observe.metrics import Metrics
 from tokenspeed.plugins.plan import PluginPlan
@@ -117,10 +118,17 @@ async def run_front(
     model_folder: Path,
     *,
     kv_events: bool = True,
+    expected: EngineReady = READY,
     plugins: PluginPlan = PluginPlan.make("fake", ()),  # noqa: B008 (frozen)
     **options: Any,
 ) -> AsyncIterator[Front]:
-    """``plugins``: among which are the grammar backends; ``options``: of the FrontConfig."""
+    """A front before an engine.
+
+    Args:
+        expected: what the engine says of itself.
+        plugins: among which are the grammar backends.
+        options: of the FrontConfig.
+    """
     config = FrontConfig(model=str(model_folder), served_model_name="tiny", **options)
     events, metrics = EventStream("tiny"), Metrics()
     seen: list[Event] = []
@@ -128,7 +136,7 @@ async def run_front(
     events.add(seen.append)
     async with EngineClient(address, events, kv_events=kv_events) as client:
         ready = await asyncio.wait_for(client.wait_ready(), 5)
-        assert ready == READY
+        assert ready == expected
         folder = ModelFolder(config.model)
         async with Grammars(plugins, folder, ready.vocab_size) as grammars:
             service = SchedulerService(client, ready, folder, config, events, grammars)

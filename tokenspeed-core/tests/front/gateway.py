@@ -32,13 +32,13 @@ class Gateway:
 
 
 @asynccontextmanager
-async def run_gateway(ports: Sequence[int], policy: str) -> AsyncIterator[Gateway]:
-    """In front of the gRPC services at these ports."""
+async def run_gateway(ports: Sequence[int], policy: str, *flags: str) -> AsyncIterator[Gateway]:
+    """In front of the gRPC services at these ports; ``flags``: further ones."""
     port, metrics_port = _free_port(), _free_port()
     command = [sys.executable, "-m", "smg", "launch", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)]
     command += ["--worker-urls", *(f"grpc://127.0.0.1:{worker}" for worker in ports)]
-    command += ["--policy", policy]
+    command += ["--policy", policy, *flags]
     command += ["--worker-warmup-divert-every", "0"]  # else every eighth hit goes elsewhere
     command += ["--worker-startup-check-interval", "1", "--shutdown-grace-period-secs", "0"]
     command += ["--log-level", "error", "--disable-retries", "--disable-circuit-breaker"]

@@ -87,12 +87,14 @@ def gateway_parser(ctx: click.Context, param: click.Parameter, value: str | None
     help="Refuse requests without a salt: no two tenants share cached prefixes by mistake.",
 )
 @click.option(
-    "--tool-call-parser", callback=gateway_parser, help="How the model writes tool calls."
+    "--tool-call-parser",
+    callback=gateway_parser,
+    help="How the model writes tool calls; by default as its chat template shows.",
 )
 @click.option(
     "--reasoning-parser",
     callback=gateway_parser,
-    help="How the model marks its reasoning.",
+    help="How the model marks its reasoning; by default as its chat template shows.",
 )
 @click.option(
     "--chat-template",
@@ -117,6 +119,7 @@ def serve(folder: str | None, model: str | None, **values: Any) -> None:
         raise click.UsageError("name one model folder: ts serve FOLDER")
     path = folder or model or ""
     engine = engine_config(path, values)
+    _default_parsers(path, values)
     values["port"] = _choose_port(values["host"], values["port"])
     with usage_errors():
         front = FrontConfig(
@@ -164,6 +167,29 @@ def _run(
         except supervisor.ChildFailedError as error:
             click.echo(f"\nts serve: {error}", err=True)
             sys.exit(1)
+
+
+def _default_parsers(folder: str, values: dict[str, Any]) -> None:
+    """Fill in what the operator does not say. What is wrong with the folder is found later."""
+    from jinja2 import TemplateError
+
+    from tokenspeed.cli.parsers import parsers_of
+    from tokenspeed.front.chat_template import source_of, special_tokens_of
+    from tokenspeed.front.model_folder import ModelFolder
+
+    try:
+        model = ModelFolder(folder)
+        given = values["chat_template"]
+        source = Path(given).read_text("utf-8") if given else source_of(model)
+    except (OSError, ValueError):
+        return
+    try:
+        found = parsers_of(source, special_tokens_of(model))
+    except TemplateError as error:
+        click.echo(f"warning: the chat template cannot be read: {error}", err=True)
+        return
+    values["tool_call_parser"] = values["tool_call_parser"] or found.tool_call
+    values["reasoning_parser"] = values["reasoning_parser"] or found.reasoning
 
 
 def _resolve(engine: EngineConfig) -> Resolution:

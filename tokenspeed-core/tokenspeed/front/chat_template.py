@@ -43,15 +43,10 @@ class ChatTemplate:
     @classmethod
     def of(cls, folder: ModelFolder) -> ChatTemplate:
         """ValueError when the model has none."""
-        config = folder.tokenizer_config
-        file = folder.path / "chat_template.jinja"
-        source = file.read_text("utf-8") if file.is_file() else config.get("chat_template")
-        if isinstance(source, list):
-            source = {named["name"]: named["template"] for named in source}.get("default")
+        source = source_of(folder)
         if source is None:
             raise ValueError(f"{folder.path} has no chat template; use generate with plain text")
-        tokens = {name: _content(config[name]) for name in _SPECIAL_TOKENS if config.get(name)}
-        return cls(source, tokens)
+        return cls(source, special_tokens_of(folder))
 
     def render(self, messages: Sequence[Message]) -> str:
         """Up to where the answer begins. InvalidRequest with the template's objection."""
@@ -63,6 +58,23 @@ class ChatTemplate:
             raise InvalidRequest(
                 "messages", messages, f"what the model's chat template accepts: {error}"
             ) from error
+
+
+def source_of(folder: ModelFolder) -> str | None:
+    """The text of a model's own template; None when it has none."""
+    file = folder.path / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text("utf-8")
+    source = folder.tokenizer_config.get("chat_template")
+    if isinstance(source, list):
+        source = {named["name"]: named["template"] for named in source}.get("default")
+    return None if source is None else str(source)
+
+
+def special_tokens_of(folder: ModelFolder) -> dict[str, str]:
+    """Those that templates name, by their names."""
+    config = folder.tokenizer_config
+    return {name: _content(config[name]) for name in _SPECIAL_TOKENS if config.get(name)}
 
 
 def _content(token: Any) -> str:

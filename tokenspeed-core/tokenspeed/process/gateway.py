@@ -14,6 +14,9 @@ from tokenspeed.process.ports import any_free
 
 MODULE = "tokenspeed.process.gateway_shim"
 
+TABLES = ("qwen2.5", "qwen3")
+"""Parsers that the gateway keeps in tables, and reads by another flag than the older ones."""
+
 _LOCAL = "127.0.0.1"
 _EVERYWHERE = {"0.0.0.0": _LOCAL, "::": "::1"}  # address to listen on -> to talk to
 
@@ -42,6 +45,8 @@ def gateway_arguments(config: GatewayConfig, grpc_port: int) -> list[str]:
     arguments += ["--worker-startup-check-interval", "1", "--shutdown-grace-period-secs", "1"]
     arguments += ["--tokenizer-cache-enable-l0", "--tokenizer-cache-enable-l1"]
     arguments += ["--log-level", "warn", "--disable-retries", "--disable-circuit-breaker"]
+    if config.tool_call_parser in TABLES:
+        arguments += ["--parser", "symphony"]
     for flag, value in (
         ("--tool-call-parser", config.tool_call_parser),
         ("--reasoning-parser", config.reasoning_parser),

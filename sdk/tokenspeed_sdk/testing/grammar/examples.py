@@ -98,6 +98,34 @@ _TAGS = {
     },
 }
 
+
+def _tag(begin: str, end: str, **properties: Any) -> dict[str, Any]:
+    content = {"type": "object", "properties": properties, "required": list(properties),
+               "additionalProperties": False}  # fmt: skip
+    return {"type": "tag", "begin": begin, "end": end,
+            "content": {"type": "json_schema", "json_schema": content}}  # fmt: skip
+
+
+_A, _B = {"a": {"type": "integer"}}, {"b": {"type": "string"}}
+_FORCED = {
+    "type": "triggered_tags",
+    "triggers": ["<f="],
+    "tags": [_tag("<f=add>", "</f>", **_A), _tag("<f=ab>", "</f>", **_B)],
+    "at_least_one": True,
+    "stop_after_first": True,
+}
+_LIST = {
+    "type": "tag",
+    "begin": "[",
+    "end": "]",
+    "content": {
+        "type": "tags_with_separator",
+        "tags": [_tag("", "", **_A), _tag("", "", **_B)],
+        "separator": ", ",
+        "at_least_one": True,
+    },
+}
+
 EXAMPLES = (
     Example(
         "object",
@@ -168,6 +196,23 @@ EXAMPLES = (
         Constraint("structural_tag", json.dumps(_TAGS)),
         good=("ab", 'ab <f=add>{"a": 12}</f> ba', '<f=add>{"a":1}</f><f=add>{"a":2}</f>'),
         bad=('<f=sub>{"a": 12}</f>', "<f=add>{}</f>", '<f=add>{"a": 12}'),
+    ),
+    Example(
+        "one of the tags",
+        Constraint("structural_tag", json.dumps({"format": _FORCED})),
+        good=('<f=add>{"a": 12}</f>', '<f=ab>{"b": "ba"}</f>'),
+        bad=(
+            "ab",
+            'ab <f=add>{"a": 12}</f>',
+            '<f=ab>{"a": 12}</f>',
+            '<f=add>{"a": 12}</f><f=add>{"a": 12}</f>',
+        ),
+    ),
+    Example(
+        "a list of tags",
+        Constraint("structural_tag", json.dumps({"format": _LIST})),
+        good=('[{"a": 12}]', '[{"a": 12}, {"b": "ab"}]'),
+        bad=("[]", '[{"a": 12} {"b": "ab"}]', '[{"a": 12}, ]', '{"a": 12}'),
     ),
 )
 
