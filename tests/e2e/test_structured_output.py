@@ -7,12 +7,16 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from tokenspeed.bench.served import served
 
 MODEL = "SmolLM2-135M-Instruct"
+TEMPLATE = Path(__file__).parents[2] / "tools" / "demo_chat.jinja"
 CITY = {
     "type": "object",
     "properties": {
@@ -109,15 +113,22 @@ def test_a_stop_string_ends_it_earlier(client: openai.OpenAI) -> None:
     assert reason == "stop"
 
 
-@pytest.mark.parametrize("choice", ["required", "get_time", "get_weather"])
-def test_a_forced_call(client: openai.OpenAI, choice: str) -> None:
-    """Whole and streamed: one call of a tool that was offered, whose arguments parse."""
-    named = {"type": "function", "function": {"name": choice}}
-    given = options(tools=TOOLS, tool_choice=choice if choice == "required" else named)
-    whole = client.chat.completions.create(**given).choices[0]
-    assert whole.finish_reason == "tool_calls"
-    events = client.chat.completions.create(**given, stream=True)
+@pytest.fixture(scope="module")
+def tool_user(demo_folder: Path, server_type: Any) -> Iterator[openai.OpenAI]:
+    """Of a server whose template has a place for tools, and with it how calls are written."""
+    flags = ["--threads", "2", "--chat-template", str(TEMPLATE)]
+    with served(str(demo_folder), flags) as process, server_type(process).openai as client:
+        yield client
+
+
+def calls_of(message: Any) -> list[tuple[str, Any]]:
+    return [(c.function.name, json.loads(c.function.arguments)) for c in message.tool_calls or ()]
+
+
+def streamed_calls(client: openai.OpenAI, given: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Put together by their index, as clients do."""
     parts: dict[int, list[str]] = {}
+    events = client.chat.completions.create(**given, stream=True)
     for call in (c for e in events for o in e.choices for c in o.delta.tool_calls or ()):
         assert call.function is not None
         name, arguments = parts.setdefault(call.index, ["", ""])
@@ -125,14 +136,54 @@ def test_a_forced_call(client: openai.OpenAI, choice: str) -> None:
             name + (call.function.name or ""),
             arguments + (call.function.arguments or ""),
         ]
-    calls = [[c.function.name, c.function.arguments] for c in whole.message.tool_calls or ()]
-    assert [[name, json.loads(arguments)] for name, arguments in parts.values()] == [
-        [name, json.loads(arguments)] for name, arguments in calls
-    ]
-    for name, arguments in calls:
-        assert choice in ("required", name)
-        wanted = "city" if name == "get_weather" else "zone"
-        assert list(json.loads(arguments)) == [wanted]
+    assert sorted(parts) == [*range(len(parts))]
+    return [(name, json.loads(arguments)) for name, arguments in parts.values()]
+
+
+@pytest.mark.parametrize("template", ["own", "tools"])
+@pytest.mark.parametrize("choice", ["required", "get_time", "get_weather"])
+def test_a_forced_call(request: pytest.FixtureRequest, template: str, choice: str) -> None:
+    """With any template, whole and streamed: tools that were offered, arguments that parse."""
+    client = request.getfixturevalue("client" if template == "own" else "tool_user")
+    named = {"type": "function", "function": {"name": choice}}
+    given = options(
+        tools=TOOLS,
+        tool_choice=choice if choice == "required" else named,
+        parallel_tool_calls=False,
+    )
+    whole = client.chat.completions.create(**given).choices[0]
+    assert whole.finish_reason == "tool_calls"
+    [(name, arguments)] = calls = calls_of(whole.message)
+    assert choice in ("required", name)
+    assert list(arguments) == ["city" if name == "get_weather" else "zone"]
+    assert streamed_calls(client, given) == calls
+
+
+def talk(*cities: str) -> list[dict[str, Any]]:
+    """Questions that were answered with the tool's help, and one that was not yet."""
+    messages: list[dict[str, Any]] = []
+    for city in cities[:-1]:
+        call = {"name": "get_weather", "arguments": json.dumps({"city": city})}
+        messages += [
+            {"role": "user", "content": f"What is the weather in {city}?"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": city, "type": "function", "function": call}],
+            },
+            {"role": "tool", "tool_call_id": city, "content": "18 degrees"},
+            {"role": "assistant", "content": f"It is 18 degrees in {city}."},
+        ]
+    return [*messages, {"role": "user", "content": f"What is the weather in {cities[-1]}?"}]
+
+
+def test_the_model_decides_to_call(tool_user: openai.OpenAI) -> None:
+    """A small one because it has just done so three times; greedily, always."""
+    given = options(messages=talk("Rome", "Oslo", "Madrid", "Paris"), tools=TOOLS[:1])
+    whole = tool_user.chat.completions.create(**given, tool_choice="auto").choices[0]
+    assert whole.finish_reason == "tool_calls"
+    assert calls_of(whole.message) == [("get_weather", {"city": "Paris"})]
+    assert streamed_calls(tool_user, given) == calls_of(whole.message)
 
 
 async def test_beside_others_nobody_waits_and_nothing_changes(server: Any) -> None:
