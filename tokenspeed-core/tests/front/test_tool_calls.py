@@ -4,18 +4,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import openai
 import pytest
 from tokenizers import Tokenizer
+from tokenspeed.messages import Submit
 
-from .conftest import Front, run_front
+from .conftest import Front, eventually, run_front
 from .fake_engine import READY, FakeEngine
 from .gateway import run_gateway
 from .test_gateway import MESSAGES, say
@@ -87,14 +89,14 @@ async def server(address: str, model_folder: Path, parser: Sequence[str]) -> Asy
     engine.die()
 
 
-async def streamed(server: Server) -> tuple[str, list[tuple[str, Any]], str | None]:
+async def streamed(server: Server, **options: Any) -> tuple[str, list[tuple[str, Any]], str | None]:
     """Content, calls put together by their index, and the reason of the end."""
     content, reason = "", None
     ids: dict[int, str] = {}
     names: dict[int, str] = {}
     arguments: dict[int, str] = {}
     events = await server.client.chat.completions.create(
-        model="tiny", messages=MESSAGES, tools=TOOLS, stream=True
+        model="tiny", messages=MESSAGES, tools=TOOLS, stream=True, **options
     )
     async for event in events:
         for choice in event.choices:
@@ -136,6 +138,44 @@ async def test_calls_are_the_same_at_any_chunking(server: Server, tokenizer: Tok
             recording.content,
             wanted,
         ), name
+
+
+async def test_streams_beside_each_other_keep_their_calls(
+    server: Server, tokenizer: Tokenizer
+) -> None:
+    """32 at once, of which each gets what its seed says."""
+    recordings = [*RECORDINGS.values()]
+
+    def by_seed(submit: Submit) -> Iterator[list[int]]:
+        seed = submit.sampling.seed
+        script = say(tokenizer, recordings[seed % 6].text, CHUNKS[seed % 5])
+        return cast("Iterator[list[int]]", script(submit))
+
+    server.front.engine.script = by_seed
+    answers = await asyncio.gather(*(streamed(server, seed=seed) for seed in range(32)))
+    for seed, (content, calls, _) in enumerate(answers):
+        recording = recordings[seed % 6]
+        assert (content.strip(), calls) == (recording.content, [*recording.calls]), seed
+
+
+async def test_a_stop_string_within_a_call_ends_the_stream(
+    server: Server, tokenizer: Tokenizer
+) -> None:
+    """And the engine's work, whatever the gateway makes of half a call."""
+    for chunk in CHUNKS:
+        server.front.engine.script = say(tokenizer, RECORDINGS["behind text"].text, chunk)
+        events = await server.client.chat.completions.create(
+            model="tiny", messages=MESSAGES, tools=TOOLS, stream=True, stop=["arguments"]
+        )
+        text, reason = "", None
+        async for event in events:
+            for choice in event.choices:
+                text += choice.delta.content or ""
+                reason = choice.finish_reason or reason
+        assert text.startswith("I will look.")
+        assert "Z\u00fcrich" not in text
+        assert reason is not None
+        await eventually(lambda: server.front.engine.running == 0)
 
 
 @pytest.mark.parametrize("parser", [("--tool-call-parser", "qwen")])
