@@ -152,3 +152,29 @@ async def test_a_refused_constraint_ends_its_request_alone(
         )
         await running
         await eventually(lambda: front.engine.running == 0)
+
+
+async def test_who_waits_for_a_compiler_has_a_place_in_the_queue(
+    serving: Callable[..., Any], grammar_plan: Callable[..., PluginPlan]
+) -> None:
+    async with serving(plugins=grammar_plan(one=50), max_queue=1) as front:
+        slow = [
+            asyncio.create_task(code_of(front.stub.Generate(request(f"s{i}", regex=f"slow {i}"))))
+            for i in range(9)
+        ]
+        await eventually(lambda: front.service._compiling == 9)
+        code, text = await code_of(front.stub.Generate(request("more", regex="a")))
+        assert code == grpc.StatusCode.RESOURCE_EXHAUSTED, text
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        await eventually(lambda: front.service._compiling == 0)
+
+
+async def test_a_deadline_holds_for_compiling_too(
+    serving: Callable[..., Any], grammar_plan: Callable[..., PluginPlan]
+) -> None:
+    async with serving(plugins=grammar_plan(one=50), request_timeout=0.5) as front:
+        code, _ = await code_of(front.stub.Generate(request(regex="slow")))
+        assert code == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert front.engine.submits == []

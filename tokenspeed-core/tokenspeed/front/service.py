@@ -98,6 +98,7 @@ class SchedulerService:
             marks=find_marks(folder.tokenizer) if config.reasoning else None,
         )
         self._running: dict[str, Generation] = {}
+        self._compiling = 0  # sequences whose constraints are
         self._started = time.time()
         self._throughput = Throughput()
         self._model_info = model_info_response(folder, ready, config, self._limits)
@@ -234,7 +235,7 @@ class SchedulerService:
         generation_request = self._validated(request)
         self._admit(request.request_id, generation_request.n)
         if generation_request.constraint is not None:
-            generation_request = await generation_request.compiled_with(self._grammars)
+            generation_request = await self._compiled(generation_request)
             self._admit(request.request_id, generation_request.n)  # time has passed
         generation = Generation(
             self._client,
@@ -260,12 +261,25 @@ class SchedulerService:
         params = proto.sampling_params(request)
         return GenerationRequest.validated(request.tokenized.input_ids, params, self._limits)
 
+    async def _compiled(self, validated: GenerationRequest) -> GenerationRequest:
+        """With its constraint compiled; meanwhile it has its place in the queue."""
+        timeout_s = self._config.request_timeout
+        self._compiling += validated.n
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await validated.compiled_with(self._grammars)
+        except TimeoutError:
+            raise errors.DeadlineExceeded(timeout_s, by_engine=False) from None
+        finally:
+            self._compiling -= validated.n
+
     def _admit(self, request_id: str, n: int) -> None:
         if request_id in self._running:
             raise errors.DuplicateRequest(request_id)
         running, waiting = self._ready.max_num_seqs, self._config.max_queue
-        if self._client.alive + n > running + waiting:
-            raise errors.QueueFull(self._client.alive, n, running, waiting)
+        alive = self._client.alive + self._compiling
+        if alive + n > running + waiting:
+            raise errors.QueueFull(alive, n, running, waiting)
 
     async def _send(
         self, generation: Generation, validated: GenerationRequest, request: Any, context: Any
