@@ -62,7 +62,7 @@ def write_platform(folder: Path) -> None:
 class Server:
     """The running fake server."""
 
-    def __init__(self, folder: Path, behaviour: dict[str, str]) -> None:
+    def __init__(self, folder: Path, behaviour: dict[str, str], unread: bool) -> None:
         site = folder / "site"
         if not site.exists():
             write_platform(site)
@@ -79,7 +79,7 @@ class Server:
                     **behaviour,
                 },
                 stdout=subprocess.PIPE,
-                stderr=errors,
+                stderr=subprocess.PIPE if unread else errors,
             )
 
     def wait_serving(self) -> None:
@@ -106,8 +106,9 @@ class Server:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 def alive(pid: int) -> bool:
@@ -130,8 +131,9 @@ def wait_gone(pids: list[int], seconds: float) -> list[int]:
 def start_server(tmp_path: Path) -> Iterator[object]:
     servers: list[Server] = []
 
-    def start(**behaviour: str) -> Server:
-        servers.append(Server(tmp_path, behaviour))
+    def start(*, unread: bool = False, **behaviour: str) -> Server:
+        """``unread``: nobody reads what it prints."""
+        servers.append(Server(tmp_path, behaviour, unread))
         return servers[-1]
 
     yield start

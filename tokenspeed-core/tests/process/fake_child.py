@@ -10,6 +10,7 @@
     slow           (engine) the front waits a second for it
     fall           end with an error shortly after the engine has died
     deaf           ignore SIGTERM
+    talk           (engine) print a megabyte, then live
     unready        (gateway) say that it is not ready
 
 Each start and stop is a line in the file FAKE_LOG.
@@ -97,6 +98,10 @@ def main() -> None:
         if act == "obey":
             status.send({"event": "ending"})
         sys.exit(0)
+    elif act == "talk":
+        for _ in range(1000):
+            print("x" * 999, flush=True)
+        log("talked")
     elif act == "fall":
         wait_for_both()
         time.sleep(0.1)

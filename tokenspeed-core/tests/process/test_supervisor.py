@@ -32,6 +32,19 @@ def test_the_terminal_s_interrupt_does_not_reach_the_children(start_server):
     assert os.getpgid(server.process.pid) not in groups
 
 
+def test_c32_output_that_nobody_reads_stops_nobody(start_server, wait_gone):
+    """A child that prints goes on, and the server still hears of signals."""
+    server = start_server(unread=True, FAKE_ENGINE="talk")
+    server.wait_serving()
+    deadline = time.monotonic() + 10
+    while not server.log("talked"):
+        assert time.monotonic() < deadline, "the engine waits for a reader of its output"
+        time.sleep(0.02)
+    server.process.send_signal(signal.SIGINT)
+    assert server.wait() == 0
+    assert wait_gone(server.pids(), 1) == []
+
+
 @pytest.mark.parametrize("role", ["engine", "front"])
 def test_an_exception_in_a_child_is_printed_last_and_ends_all(start_server, wait_gone, role):
     server = start_server(**{f"FAKE_{role.upper()}": "raise the weights are wrong"})

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -43,6 +44,7 @@ class Child:
         self.ready: dict[str, Any] | None = None  # the "ready" event
         self.phase = ""  # which part of its start it is in
         self.quiet = False  # whether captured output is only remembered
+        self.outlet: Callable[[bytes], None] = _to_stderr  # takes captured output
         self._told_to_end = False
         self._unparsed = b""
         self._error: str | None = None
@@ -68,8 +70,7 @@ class Child:
             return
         output = _STYLE.sub(b"", _read_all(self.output_fd))
         if not self.quiet:
-            sys.stderr.buffer.write(output)
-            sys.stderr.buffer.flush()
+            self.outlet(output)
         self._tail = (self._tail + output)[-_TAIL_BYTES:]
 
     def tail(self) -> list[str]:
@@ -189,6 +190,11 @@ def spawn(
         os.set_blocking(output_fd, False)
     os.set_blocking(status_fd, False)
     return Child(name, process, status_fd, output_fd, note_fd)
+
+
+def _to_stderr(output: bytes) -> None:
+    sys.stderr.buffer.write(output)
+    sys.stderr.buffer.flush()
 
 
 def _read_all(fd: int) -> bytes:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,11 +21,13 @@ import msgspec
 from tokenspeed.process import gateway
 from tokenspeed.process.gateway import GatewayConfig
 from tokenspeed.process.launch import ENGINE, FRONT, LaunchPlan
+from tokenspeed.process.outlet import Outlet
 from tokenspeed.process.spawn import Child, spawn
 
 _STOP_GRACE = 5.0  # seconds that a child has to end once asked
 _AFTERMATH = 0.3  # seconds in which children that die of the same cause are still heard
 _READY_POLL = 0.05
+_LAST_WORDS = 1.0  # seconds for somebody to read what the children printed last
 _REMINDER = 30.0  # seconds after which a start that still goes on is said
 _GATEWAY_PATIENCE = 60.0
 
@@ -52,6 +53,7 @@ class Supervisor:
         self._log_level = log_level
         self._selector = selectors.DefaultSelector()
         self._signals = 0
+        self._outlet = Outlet()
         self._wakeup, self._wakeup_end = socket.socketpair()
         for end in (self._wakeup, self._wakeup_end):
             end.setblocking(False)
@@ -64,7 +66,7 @@ class Supervisor:
             quiet: keep its output back; it is still shown as the tail when the child fails.
         """
         child = spawn(name, module, plan, log_level=self._log_level, capture=True)
-        child.quiet = quiet
+        child.quiet, child.outlet = quiet, self._outlet.write
         self.children.append(child)
         for fd in (child.status_fd, child.output_fd, child.pidfd):
             assert fd is not None
@@ -97,7 +99,7 @@ class Supervisor:
             if last.ready is None and time.monotonic() >= due:
                 due += _REMINDER
                 doing = "; ".join(f"{child.name}: {child.doing()}" for child in self.children)
-                print(f"still starting: {doing}", file=sys.stderr, flush=True)
+                self._outlet.write(f"still starting: {doing}\n".encode())
             return last.ready is not None
 
         self.watch(until=is_ready, poll=_REMINDER)
@@ -115,6 +117,7 @@ class Supervisor:
             self._listen(0)
         for child in self.children:
             child.stop()
+        self._outlet.flush(_LAST_WORDS)
         self._selector.close()
         self._wakeup.close()
         self._wakeup_end.close()

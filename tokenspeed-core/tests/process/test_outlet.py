@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Output whose reader stands still, is slow, or is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+import pytest
+from tokenspeed.process.outlet import Outlet
+
+
+@pytest.fixture
+def pipe():
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        with contextlib.suppress(OSError):  # closed by the test
+            os.close(end)
+
+
+def test_all_arrives_in_order(pipe):
+    reader, writer = pipe
+    outlet = Outlet(writer)
+    for number in range(1000):
+        outlet.write(b"%d\n" % number)
+    assert outlet.flush(5)
+    os.close(writer)
+    with os.fdopen(os.dup(reader), "rb") as file:
+        assert file.read() == b"".join(b"%d\n" % number for number in range(1000))
+
+
+def test_a_reader_that_stands_still_holds_nobody_up(pipe):
+    reader, writer = pipe
+    outlet = Outlet(writer, most=200_000)
+    start = time.monotonic()
+    for _ in range(1000):
+        outlet.write(b"x" * 1000)
+    assert not outlet.flush(0.05)
+    assert time.monotonic() - start < 2
+    read = b""
+    while not outlet.flush(0):
+        read += os.read(reader, 1 << 16)
+    outlet.write(b"later")
+    assert outlet.flush(5)
+    read += os.read(reader, 1 << 20)
+    kept, told = read.split(b"(")
+    dropped = int(told.split()[0])
+    assert len(kept) + dropped == 1_000_000
+    assert 100_000 < len(kept) <= 300_000
+    assert told.endswith(b"bytes of output were dropped: nobody read them in time)\nlater")
+
+
+def test_a_reader_that_is_gone_is_not_waited_for(pipe):
+    reader, writer = pipe
+    os.close(reader)
+    outlet = Outlet(writer)
+    outlet.write(b"x" * 1000)
+    assert outlet.flush(5)
