@@ -5,17 +5,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 from tokenspeed.front import engine_client, grammars
 from tokenspeed.front.errors import InvalidRequest
 from tokenspeed.front.grammars import Grammars
 from tokenspeed.front.model_folder import ModelFolder
+from tokenspeed.grammar.worker import Setup, framed
 from tokenspeed.plugins.plan import PluginPlan
 from tokenspeed_sdk.contracts.grammar import Constraint
 
@@ -178,3 +183,18 @@ async def test_a_deadline_holds_for_compiling_too(
         code, _ = await code_of(front.stub.Generate(request(regex="slow")))
         assert code == grpc.StatusCode.DEADLINE_EXCEEDED
         assert front.engine.submits == []
+
+
+def test_the_compiler_ends_with_who_started_it(model_folder: Path) -> None:
+    """By the end of its input; and at once, where the parent is gone already."""
+    setup = Setup(os.getpid(), PluginPlan.make("fake", ()), str(model_folder), 512)
+    orphan = msgspec.structs.replace(setup, parent=1)
+    for said, status in ((setup, 0), (orphan, 1)):
+        ended = subprocess.run(
+            [sys.executable, "-m", "tokenspeed.grammar.worker"],
+            input=framed(msgspec.msgpack.encode(said)),
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
+        assert (ended.returncode, ended.stdout) == (status, b"")

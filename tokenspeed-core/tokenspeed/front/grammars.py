@@ -38,6 +38,8 @@ COMPILE_S = 10.0
 """Longer no constraint may take."""
 OPEN_S = 60.0
 """The start of the process and of a backend, once: the library is imported, tokens are read."""
+LAST_WORDS_S = 1.0
+"""For a process that closed its end: its status says why."""
 MAX_ENTRIES = 512
 MAX_BYTES = 256 << 20
 """What is kept: compiled grammars and the texts that they are found by."""
@@ -140,14 +142,17 @@ class _Worker:
                 await self.end()
                 raise
             except (asyncio.IncompleteReadError, ConnectionError, OSError) as error:
-                status = await self.end()
+                status = await self.end(patience=LAST_WORDS_S)
                 raise _WorkerEndedError(f"status {status}") from error
 
-    async def end(self) -> int | None:
-        """Kill it; its status."""
+    async def end(self, patience: float = 0.0) -> int | None:
+        """Kill it, unless it ends by itself within so many seconds; its status."""
         process, self._process = self._process, None
         if process is None:
             return None
+        if patience:
+            with suppress(TimeoutError):
+                return await _within(patience, process.wait)
         with suppress(ProcessLookupError):
             process.kill()
         return await process.wait()

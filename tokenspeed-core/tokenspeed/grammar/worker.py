@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import struct
 import sys
 from typing import TYPE_CHECKING, BinaryIO
@@ -78,6 +79,7 @@ def framed(message: bytes) -> bytes:
 
 def main() -> None:
     """Until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's, which then ends this process
     incoming = sys.stdin.buffer
     outgoing = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is for people
