@@ -11,12 +11,12 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from click.testing import CliRunner
 from tokenspeed.bench import agentic, decode, prefill, published
-from tokenspeed.bench.engine import MeasuredEngine
+from tokenspeed.bench.engine import MeasuredEngine, launch_plan
 from tokenspeed.bench.floors import Turns
 from tokenspeed.bench.session import Session, session
 from tokenspeed.cli.bench import bench
@@ -95,6 +95,22 @@ def test_weights(tiny_llama: Path, tmp_path: Path) -> None:
     assert [row["what"] for row in report["rows"]] == ["decode, batch 1", "decode, batch 2"]
     assert all(row["ours"] > 0 and row["theirs"] > 0 for row in report["rows"])
     assert set(report["samples"]) == {f"step {n} {w}" for n in (1, 2) for w in ("int8", "plain")}
+
+
+@pytest.mark.parametrize(("quantization", "op"), [(None, "linear@1"), ("int8", "linear_int8@1")])
+def test_linears_alone_are_those_of_the_format(
+    tiny_llama: Path, quantization: Literal["int8"] | None, op: str
+) -> None:
+    from tokenspeed.bench.linears import LinearsAlone, linear_sites
+
+    config = EngineConfig(
+        model=str(tiny_llama), platform="cpu", threads=1, quantization=quantization
+    )
+    with launch_plan(config) as plan:
+        sites, kernels = linear_sites(plan)
+        assert [site.op for site in sites] == [op] * 9  # four of each layer, and the head
+        assert "cpu" in kernels
+        assert LinearsAlone(plan, "cpu", sites).step(3) > 0
 
 
 def test_weights_wants_to_know_which(tiny_llama: Path) -> None:
