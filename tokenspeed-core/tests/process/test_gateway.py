@@ -39,6 +39,7 @@ def test_the_operator_s_choices_are_passed_on():
         reasoning_parser="qwen3",
         chat_template="/t.jinja",
         api_key="secret",
+        request_timeout=7200.5,
     )
     arguments = gateway_arguments(config, 2)
     pairs = dict(itertools.pairwise(arguments))
@@ -47,6 +48,7 @@ def test_the_operator_s_choices_are_passed_on():
     assert pairs["--reasoning-parser"] == "qwen3"
     assert pairs["--chat-template"] == "/t.jinja"
     assert pairs["--api-key"] == "secret"
+    assert int(pairs["--request-timeout-secs"]) > 7200.5, "it would end requests first"
 
 
 def test_the_curl_line_survives_a_shell_and_hides_the_key():

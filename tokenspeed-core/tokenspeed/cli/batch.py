@@ -248,6 +248,7 @@ def _ask_own(asking: _Asking, engine: EngineConfig, values: dict[str, Any]) -> N
         tool_call_parser=values["tool_call_parser"],
         reasoning_parser=values["reasoning_parser"],
         chat_template=values["chat_template"],
+        request_timeout=values["request_timeout"],
     )
     name = values["served_model_name"] or Path(engine.model).name
     with usage_errors():

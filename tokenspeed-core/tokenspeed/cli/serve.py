@@ -125,7 +125,7 @@ def serve(folder: str | None, model: str | None, **values: Any) -> None:
         front = FrontConfig(
             model=path,
             served_model_name=values.pop("served_model_name") or Path(path).name,
-            request_timeout=values.pop("request_timeout"),
+            request_timeout=values["request_timeout"],
             max_queue=values.pop("max_queue"),
             isolate_tenants=values.pop("isolate_tenants"),
             reasoning=values["reasoning_parser"] is not None,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import shlex
 
 import msgspec
@@ -18,6 +19,8 @@ TABLES = ("qwen2.5", "qwen3")
 """Parsers that the gateway keeps in tables, and reads by another flag than the older ones."""
 
 _LOCAL = "127.0.0.1"
+_LATER_S = 10
+"""So much later than the front the gateway gives a request up."""
 _EVERYWHERE = {"0.0.0.0": _LOCAL, "::": "::1"}  # address to listen on -> to talk to
 
 
@@ -27,6 +30,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         port: a free one.
         api_key: clients must send it as bearer token; None lets everybody in.
+        request_timeout: seconds after which the front ends a request, which then says why; the
+            gateway's own end, half an hour by default, must come later.
     """
 
     host: str = _LOCAL
@@ -35,6 +40,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_parser: str | None = None
     chat_template: str | None = None
     api_key: str | None = None
+    request_timeout: float = 600.0
 
 
 def gateway_arguments(config: GatewayConfig, grpc_port: int) -> list[str]:
@@ -44,6 +50,8 @@ def gateway_arguments(config: GatewayConfig, grpc_port: int) -> list[str]:
     arguments += ["--worker-urls", f"grpc://{_LOCAL}:{grpc_port}", "--policy", "passthrough"]
     arguments += ["--worker-startup-check-interval", "1", "--shutdown-grace-period-secs", "1"]
     arguments += ["--tokenizer-cache-enable-l0", "--tokenizer-cache-enable-l1"]
+    patience = math.ceil(config.request_timeout) + _LATER_S
+    arguments += ["--request-timeout-secs", str(patience)]
     arguments += ["--log-level", "warn", "--disable-retries", "--disable-circuit-breaker"]
     if config.tool_call_parser in TABLES:
         arguments += ["--parser", "symphony"]
