@@ -11,7 +11,11 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "module", ["contracts", "contracts.kernel", "contracts.model", "contracts.platform"]
+    "module",
+    [
+        *("contracts", "contracts.grammar", "contracts.kernel", "contracts.model"),
+        *("contracts.platform", "json_schema"),
+    ],
 )
 def test_contracts_do_not_import_torch(module: str) -> None:
     code = f"import sys, tokenspeed_sdk.{module}; sys.exit('torch' in sys.modules)"
