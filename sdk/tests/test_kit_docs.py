@@ -49,10 +49,16 @@ class AcmePlatform(FakePlatform):
         return Decline("no driver of Acme's in this machine")
 """
 
-KIT_TEST = Path(__file__).with_name("test_kit_grammar.py").read_text()
-ACME_GRAMMAR = KIT_TEST.partition("\n\ndef test_")[0].replace("pytestmark", "# ")
-ACME_GRAMMAR += "\n\nAcme = Regexes\n"
-"""The sound backend of the tests of its kit."""
+
+def _sound(test: str) -> str:
+    """What a test of a kit has before its first test: the implementation that passes."""
+    text = Path(__file__).with_name(test).read_text()
+    return re.split(r"\n\n(?:@.*\n)*def test_", text)[0].replace("pytestmark", "# ")
+
+
+ACME_GRAMMAR = _sound("test_kit_grammar.py") + "\n\nAcme = Regexes\n"
+
+ACME_DRAFTER = _sound("test_kit_drafter.py") + "\n\nAcme = Follower\n"
 
 
 def test_every_block_is_a_file() -> None:
@@ -62,6 +68,7 @@ def test_every_block_is_a_file() -> None:
 def test_every_file_runs(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(acme_kernels=ACME)
     pytester.makepyfile(acme_grammar=ACME_GRAMMAR)
+    pytester.makepyfile(acme_drafter=ACME_DRAFTER)
     pytester.mkpydir("acme_npu").joinpath("platform.py").write_text(ACME_NPU)
     for name, text in FILES.items():
         (pytester.path / name).write_text(text)

@@ -86,7 +86,7 @@ UNREADABLE: dict[str, Case] = {
     "reserved": Case(
         plugin=Plugin(
             distribution="acme-reserved",
-            contract="drafter",
+            contract="kv_store",
             name="reserved",
             number="0.0",
             code="make = None",

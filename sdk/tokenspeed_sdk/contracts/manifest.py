@@ -72,6 +72,7 @@ CONTRACTS: Mapping[str, ContractNumber] = MappingProxyType(
         "model": ContractNumber(1, 0),
         "observer": ContractNumber(1, 1),
         "grammar": ContractNumber(1, 0),
+        "drafter": ContractNumber(0, 1),
     }
 )
 """The contracts of this sdk and their numbers; objects stand in group ``tokenspeed.<contract>``."""
@@ -84,7 +85,6 @@ RESERVED: Mapping[str, ContractNumber] = MappingProxyType(
             "collective",
             "kv_transport",
             "kv_store",
-            "drafter",
         )
     }
 )
@@ -100,6 +100,7 @@ NEEDS: Mapping[str, frozenset[str]] = MappingProxyType(
         "model": frozenset(),
         "observer": frozenset({TOKEN_IDS}),
         "grammar": frozenset(),
+        "drafter": frozenset(),
     }
 )
 """Contract to what its plugins may need; the engine derives its own settings from them."""
@@ -111,7 +112,8 @@ class Provision:
 
     Attributes:
         claims: keys that it alone holds: "op@major:name" of every kernel, every architecture of a
-            model, the name of a platform or a grammar backend; an observer claims nothing.
+            model, the name of a platform, a grammar backend or a drafter; an observer
+            claims nothing.
         devices: torch device types it is for, such as "cuda". A launch on another device neither
             imports nor asks it. Empty: all. Of a platform: the type of its devices.
         needs: what the engine must do for it, a subset of ``NEEDS[contract]``.

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tokenspeed_sdk.testing.drafter.suite import drafter_conformance
     from tokenspeed_sdk.testing.grammar.suite import grammar_conformance
     from tokenspeed_sdk.testing.kernel.cases import LARGE, TINY, USUAL, Call, Case, Grid, Inputs
     from tokenspeed_sdk.testing.kernel.check import Report, check_kernel
@@ -48,6 +49,7 @@ __all__ = [
     "Report",
     "check_kernel",
     "chosen",
+    "drafter_conformance",
     "grammar_conformance",
     "kernel_conformance",
     "model_conformance",
@@ -59,6 +61,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "drafter_conformance": "drafter.suite",
     "grammar_conformance": "grammar.suite",
     "save_byte_tokenizer": "model.byte_tokenizer",
     "LARGE": "kernel.cases",

@@ -68,7 +68,7 @@ def test_the_manifest_is_found_in_any_search_location(sites, monkeypatch):
         ('contract = "model"', 'contract = "modle"', 'no contract "modle"; did you mean "model"?'),
         ('number = "1.0"', 'number = "1"', "MAJOR.MINOR"),
         ('manifest = "1.0"', "", "manifest must be a string"),
-        ('contract = "model"', 'contract = "drafter"', 'contract "drafter" is reserved'),
+        ('contract = "model"', 'contract = "kv_store"', 'contract "kv_store" is reserved'),
         ('name = "acme"', 'name = "acme"\nneeds = ["gpu"]', 'model plugins cannot need "gpu"'),
         ('name = "acme"', 'name = "acme"\ndevices = "cuda"', "devices must be a list of strings"),
         ("claims =", "claim =", 'unknown key "claim"; did you mean "claims"?'),
@@ -112,8 +112,8 @@ def test_a_distribution_that_is_found_twice_is_one_plugin(sites):
         ),
         (
             "Name: broken\nVersion: 1\n",
-            "[tokenspeed.drafter]\na = a:x\n",
-            'group "tokenspeed.drafter" is reserved',
+            "[tokenspeed.kv_store]\na = a:x\n",
+            'group "tokenspeed.kv_store" is reserved',
         ),
     ],
 )

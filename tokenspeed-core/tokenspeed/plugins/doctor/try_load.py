@@ -86,12 +86,20 @@ def _grammar(planned: Planned) -> str:
     return ", ".join(kinds_of(read_one(planned, read_backend)))
 
 
+def _drafter(planned: Planned) -> str:
+    from tokenspeed.plugins.load.activate import read_one
+    from tokenspeed.registry.drafters import read_drafter
+
+    return f"drafter {read_one(planned, read_drafter).name}"
+
+
 _TRIALS = {
     "platform": _verdict,
     "kernel": _kernels,
     "model": _architectures,
     "observer": _hooks,
     "grammar": _grammar,
+    "drafter": _drafter,
 }
 
 

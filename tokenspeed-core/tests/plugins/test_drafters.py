@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Drafters of plugins: found, shown in the plan, and held to their contract when loaded."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from tokenspeed.plugins.discover.discovery import discover
+from tokenspeed.plugins.doctor.try_load import try_load
+from tokenspeed.plugins.errors import BrokenPromiseError
+from tokenspeed.plugins.plan import Planned
+from tokenspeed.registry.drafters import read_drafter
+
+_numbers = itertools.count()
+
+SOUND = """
+class Backend:
+    name = "echo"
+
+    def open(self, limits):
+        return self
+"""
+
+
+@pytest.fixture
+def planned(tmp_path, monkeypatch):
+    """A drafter "echo" whose module has this code."""
+
+    def make(code: str) -> Planned:
+        module = f"echo_{next(_numbers)}"
+        (tmp_path / f"{module}.py").write_text(code)
+        monkeypatch.syspath_prepend(tmp_path)
+        return Planned(
+            contract="drafter",
+            name="echo",
+            value=f"{module}:Backend",
+            distribution="acme-echo",
+            version="1.2",
+            number="0.1",
+            claims=("echo",),
+            plugin="echo",
+        )
+
+    return make
+
+
+def test_a_sound_one_is_read(planned):
+    assert read_drafter(planned(SOUND)).name == "echo"
+    assert try_load(planned(SOUND)) == "drafter echo"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('name = "echo"', 'name = "other"', "calls itself 'other'"),
+        ('name = "echo"', "", "calls itself None"),
+        ("def open", "def start", "has no method open"),
+    ],
+)
+def test_a_broken_promise_names_the_wheel(planned, old, new, message):
+    assert old in SOUND
+    with pytest.raises(BrokenPromiseError, match=message) as caught:
+        read_drafter(planned(SOUND.replace(old, new)))
+    assert "acme-echo" in str(caught.value)
+
+
+def test_an_installed_one_is_found(site):
+    site.provide("acme-echo", "drafter", "echo", claims=("echo",), number="0.1")
+    (plugin,) = discover()
+    assert plugin.error is None
+    assert plugin.offers == (("drafter", "echo"),)
+
+
+@pytest.mark.parametrize("number", ["0.0", "0.2", "1.0"])
+def test_another_number_is_refused_before_import(site, number):
+    site.provide("acme-echo", "drafter", "echo", claims=("echo",), code="1 / 0", number=number)
+    (plugin,) = discover()
+    assert f"contract number {number}; this engine serves 0.1" in str(plugin.error)
