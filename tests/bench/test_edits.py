@@ -53,10 +53,23 @@ def test_free_text_has_nothing_to_copy(free: Free) -> None:
     assert max(threes.values()) == 1
 
 
+@pytest.fixture(scope="module")
+def tokenizer(demo_folder: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(demo_folder / "tokenizer.json"))
+
+
 @pytest.mark.weights
-def test_prompt_and_answer_fit_the_demo_model(demo_folder: Path) -> None:
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.id)
+def test_the_code_itself_is_no_loop(tokenizer: Tokenizer, edit: Edit) -> None:
+    """An answer is left out that says 16 tokens three times: none may have to."""
+    ids = tokenizer.encode(edit.code).ids
+    grams = Counter(tuple(ids[i : i + 16]) for i in range(len(ids) - 15))
+    assert max(grams.values()) < 3
+
+
+@pytest.mark.weights
+def test_prompt_and_answer_fit_the_demo_model(tokenizer: Tokenizer) -> None:
     """The answer is the code with small changes: half as much again at the most."""
-    tokenizer = Tokenizer.from_file(str(demo_folder / "tokenizer.json"))
     for edit in EDITS:
         code = len(tokenizer.encode(edit.code).ids)
         prompt = len(tokenizer.encode(edit.prompt).ids)
