@@ -10,6 +10,7 @@ import pytest
 from tokenspeed.plugins.discover.discovery import discover
 from tokenspeed.plugins.doctor.try_load import try_load
 from tokenspeed.plugins.errors import BrokenPromiseError
+from tokenspeed.plugins.host import resolve_installed
 from tokenspeed.plugins.plan import Planned
 from tokenspeed.registry.drafters import read_drafter
 
@@ -71,6 +72,11 @@ def test_an_installed_one_is_found(site):
     (plugin,) = discover()
     assert plugin.error is None
     assert plugin.offers == (("drafter", "echo"),)
+    site.platform("acme-gpu", "acme")
+    resolution = resolve_installed()
+    assert [planned.name for planned in resolution.plan.of("drafter")] == ["echo"]
+    (row,) = [row for row in resolution.table if row.role == "drafter"]
+    assert (row.chosen, row.owner) == ("echo", "acme-echo 1.0")
 
 
 @pytest.mark.parametrize("number", ["0.0", "0.2", "1.0"])
