@@ -30,6 +30,7 @@ from tokenspeed.engine.device_step import DeviceStep
 from tokenspeed.engine.executor import Executor
 from tokenspeed.engine.grammar import Grammars
 from tokenspeed.engine.loop import EngineLoop
+from tokenspeed.engine.speculation import Speculation
 from tokenspeed.engine.verify import PageTableVerifier
 from tokenspeed.front.logprobs import TokenLogprobs, read_logprobs, read_prompt_logprobs
 from tokenspeed.messages import EngineInput, EngineOutput, FromEngine, Sampling, Submit
@@ -115,6 +116,7 @@ class Engine:
         self,
         script: Callable[[int, dict[int, Answer]], EngineInput | None],
         grammars: Grammars | None = None,
+        speculation: Speculation | None = None,
     ) -> ScriptedMailbox:
         """Run the loop until the script has nothing more and the engine is idle."""
         mailbox = ScriptedMailbox(script)
@@ -124,6 +126,7 @@ class Engine:
             mailbox,
             PageTableVerifier(self.scheduler),
             grammars=grammars,
+            speculation=speculation,
             kv_events=self.kv_events,
         ).run()
         return mailbox
@@ -147,6 +150,7 @@ def engine(
     kv_events: bool = False,
     quantization: str | None = None,
     kv_dtype: str | None = None,
+    row_tokens: int = 1,
 ) -> Iterator[Engine]:
     """A tiny engine that verifies its page tables in every step.
 
@@ -182,6 +186,7 @@ def engine(
         prefix_cache=prefix_cache,
         host_pages=host_pages,
         kv_events=kv_events,
+        max_row_tokens=row_tokens,
     )
     limits = Limits(
         sequences=max_seqs,
@@ -192,6 +197,7 @@ def engine(
         copies=max_copies(planning),
         transfer_pages=max_transfer_pages(planning),
         mask_words=-(-config.vocab // 32),
+        row_tokens=row_tokens,
     )
     caches = [slab.layers(group) for group in groups]
     step = DeviceStep(model, device, context, caches, limits, config.vocab)

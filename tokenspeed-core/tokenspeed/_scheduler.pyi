@@ -112,19 +112,21 @@ class PlanBuffers:
         load_transfer u64[X]  load_source i32[X]  load_target i32[X]    (host page to device page)
 
     C >= max_copies() of the config, X >= max_transfer_pages(); both are 0 where nothing needs them.
-    A decode row of 1 + k query tokens verifies k drafts: its ``token_ids`` are 0 (all of them are
-    on the device), and its positions and KV length are upper bounds while an earlier step is in
-    flight, as that one may accept fewer.
+    A decode row of 1 + k query tokens verifies k drafts. Where no step of the request is in flight,
+    its ``token_ids`` are its last token and the drafts of ``set_drafts``. Else they are 0: they are
+    on the device, and positions and KV length are upper bounds, as the step in flight may accept
+    fewer.
 
     In a step, deltas are applied first, then copies, then the forward runs: all in one stream.
     Stores and loads run beside it, in any order: nobody else touches either end before the ack.
 
-    With ``last_token`` come arrays that an executor reads, all of them or none; E rows emit:
+    With ``sampled`` come arrays that an executor reads, all of them or none. A row that emits does
+    so at its last token, and a decode row at each of its tokens; E >= S * max_row_tokens:
 
         delta_count i32[G]   token_slot i32[T]
-        emit_token i64[S]    emit_slot i64[S]    emit_position i64[S]   (the first E: index of the
-                             row's last token, slot, position of the token that is sampled)
-        last_token i64[S + 2]   by slot: not filled, but read by ``commit_sampled``
+        emit_token i64[E]    emit_slot i64[E]    emit_position i64[E]   (the first ``num_emits``:
+                             index of the token, slot, position of the token that is sampled)
+        sampled i64[E]       not filled, but read by ``commit_sampled``
     """
 
     def __init__(self, **arrays: NDArray[np.generic]) -> None: ...
@@ -136,7 +138,7 @@ class Plan:
     num_rows: int
     num_decode_rows: int
     num_tokens: int
-    num_emits: int
+    num_emits: int  # tokens that are sampled
     num_new_tenants: int
     max_query_len: int
     max_kv_len: int
@@ -265,10 +267,17 @@ class Scheduler:
         changed, when the step or the shape of its results is not the expected one.
         """
     def commit_sampled(self, step: int, buffers: PlanBuffers, elapsed_us: int = 0) -> None:
-        """Results of ``step``, whose plan ``buffers`` still hold: a token for each row that emits.
+        """Results of ``step``, whose plan ``buffers`` still hold, are in ``sampled``.
 
-        It lies in ``last_token`` at the row's slot; below zero, the row failed. Errors as in
-        ``commit``, and ValueError where the buffers hold another plan.
+        Of a row that verifies drafts, the tokens count before which every draft was what had been
+        sampled. A token below zero that counts: the row failed. Errors as in ``commit``, and
+        ValueError where the buffers hold another plan.
+        """
+    def set_drafts(self, request: int, tokens: NDArray[np.int32]) -> bool:
+        """Guesses at what follows a request's tokens, fewer than ``max_row_tokens``.
+
+        The next plan has them verified, as many as there is room for, if no step of the request is
+        in flight then. False, and no effect, when the id is unknown or over.
         """
     def ack(self, transfer: int, ok: bool) -> bool:
         """A transfer ended. False when it is unknown or acked before: legal, counted, no effect.

@@ -92,6 +92,11 @@ void bind_scheduler(nb::module_& m) {
              if (buffers.groups() != scheduler.layout().groups().size()) {
                throw nb::value_error("delta_slot: expected one row per cache group");
              }
+             const Config& config = scheduler.config();
+             const auto emits = static_cast<std::size_t>(config.max_seqs * config.max_row_tokens);
+             if (buffers.has_executor() && buffers.emits() < emits) {
+               throw nb::value_error("sampled: expected at least max_seqs * max_row_tokens entries");
+             }
              const PlanSummary plan = scheduler.plan(now_ms, buffers.view());
              if (buffers.has_executor()) {
                buffers.derive(plan);
@@ -105,6 +110,11 @@ void bind_scheduler(nb::module_& m) {
            [](Scheduler& scheduler, std::int64_t step, const PlanBuffers& buffers,
               std::int64_t elapsed_us) { buffers.commit(scheduler, step, elapsed_us); },
            nb::arg("step"), nb::arg("buffers"), nb::arg("elapsed_us") = 0)
+      .def("set_drafts",
+           [](Scheduler& scheduler, RequestId request, nb::handle tokens) {
+             return scheduler.set_drafts(request, Array<const TokenId>(tokens, "tokens", 1).span());
+           },
+           nb::arg("request"), nb::arg("tokens"))
       .def("ack", &Scheduler::ack, nb::arg("transfer"), nb::arg("ok"))
       .def("check_digest", &Scheduler::check_digest, nb::arg("step"), nb::arg("digest"))
       .def("page_table", &page_table, nb::arg("request"), nb::arg("group") = 0)

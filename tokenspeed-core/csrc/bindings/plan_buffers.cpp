@@ -87,16 +87,32 @@ PlanBuffers::PlanBuffers(const nb::kwargs& arrays) : arrays_(nb::borrow<nb::dict
   fields.take("load_source", 1, loads, view_.load_source);
   fields.take("load_target", 1, loads, view_.load_target);
   groups_ = deltas[0];
-  if (fields.has("last_token")) {
+  if (fields.has("sampled")) {
+    std::array<std::size_t, 2> emits{};
     fields.take("delta_count", 1, {groups_, 1}, executor_.delta_count);
     fields.take("token_slot", 1, tokens, executor_.token_slot);
-    fields.take("emit_token", 1, rows, executor_.emit_token);
-    fields.take("emit_slot", 1, rows, executor_.emit_slot);
-    fields.take("emit_position", 1, rows, executor_.emit_position);
-    fields.take("last_token", 1, {rows[0] + 2, 1}, executor_.last_token);
+    executor_.sampled = fields.define<std::int64_t>("sampled", 1, emits);
+    fields.take("emit_token", 1, emits, executor_.emit_token);
+    fields.take("emit_slot", 1, emits, executor_.emit_slot);
+    fields.take("emit_position", 1, emits, executor_.emit_position);
   }
   fields.expect_no_others();
 }
+
+namespace {
+
+// Of what was sampled behind each input of a row: up to the first that is not the next input, which
+// was a wrong draft. The last of them has no next.
+std::span<const std::int64_t> accept(std::span<const std::int64_t> sampled,
+                                     std::span<const TokenId> inputs) noexcept {
+  std::size_t count = 1;
+  while (count < sampled.size() && sampled[count - 1] == inputs[count]) {
+    ++count;
+  }
+  return sampled.first(std::min(count, sampled.size()));
+}
+
+}  // namespace
 
 void PlanBuffers::derive(const PlanSummary& plan) noexcept {
   step_ = plan.step;
@@ -108,11 +124,12 @@ void PlanBuffers::derive(const PlanSummary& plan) noexcept {
     const int begin = view_.row_query_start[row];
     const int end = view_.row_query_start[row + 1];
     std::fill_n(executor_.token_slot.begin() + begin, end - begin, slot);
-    if ((view_.row_flags[row] & EMITS) != 0) {
-      executor_.emit_token[emit] = end - 1;
+    const std::uint8_t flags = view_.row_flags[row];
+    const int first = (flags & DECODE) != 0 ? begin : (flags & EMITS) != 0 ? end - 1 : end;
+    for (int token = first; token < end; ++token, ++emit) {
+      executor_.emit_token[emit] = token;
       executor_.emit_slot[emit] = slot;
-      executor_.emit_position[emit] = view_.row_kv_len[row];
-      ++emit;
+      executor_.emit_position[emit] = view_.row_kv_len[row] - (end - 1 - token);
     }
   }
 }
@@ -122,16 +139,23 @@ void PlanBuffers::commit(Scheduler& scheduler, std::int64_t step, std::int64_t e
     throw nb::value_error(
         ("commit_sampled: the buffers hold no results of step " + std::to_string(step)).c_str());
   }
+  const auto width = static_cast<std::size_t>(scheduler.config().max_row_tokens);
   std::vector<std::int32_t> counts(rows_);
-  std::vector<TokenId> tokens(rows_);
+  std::vector<TokenId> tokens(rows_ * width);
   std::vector<std::uint8_t> failed(rows_);
+  std::size_t emit = 0;
   for (std::size_t row = 0; row < rows_; ++row) {
-    if ((view_.row_flags[row] & EMITS) != 0) {
-      counts[row] = 1;
-      tokens[row] = static_cast<TokenId>(
-          executor_.last_token[static_cast<std::size_t>(view_.row_slot[row])]);
-      failed[row] = tokens[row] < 0;
-    }
+    const std::uint8_t flags = view_.row_flags[row];
+    const auto begin = static_cast<std::size_t>(view_.row_query_start[row]);
+    const auto end = static_cast<std::size_t>(view_.row_query_start[row + 1]);
+    const std::size_t asked = (flags & DECODE) != 0 ? end - begin : (flags & EMITS) != 0 ? 1 : 0;
+    const auto accepted = accept(executor_.sampled.subspan(emit, asked),
+                                 view_.token_ids.subspan(end - asked, asked));
+    emit += asked;
+    counts[row] = static_cast<std::int32_t>(accepted.size());
+    failed[row] = !accepted.empty() && accepted.back() < 0;
+    std::transform(accepted.begin(), accepted.end(), tokens.begin() + row * width,
+                   [](std::int64_t token) { return static_cast<TokenId>(token); });
   }
   scheduler.commit(step, {counts, tokens, failed, elapsed_us});
 }

@@ -15,7 +15,7 @@ struct ExecutorView {
   std::span<std::int64_t> emit_token;
   std::span<std::int64_t> emit_slot;
   std::span<std::int64_t> emit_position;
-  std::span<std::int64_t> last_token;  // by slot
+  std::span<std::int64_t> sampled;
 };
 
 // The caller's arrays, validated once. It keeps a reference to each, so that none can be freed
@@ -25,11 +25,13 @@ class PlanBuffers {
   explicit PlanBuffers(const nb::kwargs& arrays);
   const PlanView& view() const noexcept { return view_; }
   std::size_t groups() const noexcept { return groups_; }
-  bool has_executor() const noexcept { return !executor_.last_token.empty(); }
+  bool has_executor() const noexcept { return !executor_.sampled.empty(); }
+  std::size_t emits() const noexcept { return executor_.sampled.size(); }
 
   // Fill the executor's arrays from the plan that the others hold now.
   void derive(const PlanSummary& plan) noexcept;
-  // One token for each row that emits, as the device left it.
+  // The sampled tokens, as the device left them: of a row that verifies drafts, those before which
+  // every draft was right.
   void commit(Scheduler& scheduler, std::int64_t step, std::int64_t elapsed_us) const;
 
  private:

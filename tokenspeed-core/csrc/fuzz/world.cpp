@@ -159,7 +159,7 @@ void World::check_rows(const PlanSummary& plan) {
     const auto r = static_cast<std::size_t>(i);
     const int count = a.row_query_start[r + 1] - a.row_query_start[r];
     const bool decodes = (a.row_flags[r] & DECODE) != 0;
-    emits += (a.row_flags[r] & EMITS) != 0 ? 1 : 0;
+    emits += decodes ? count : (a.row_flags[r] & EMITS) != 0 ? 1 : 0;
     require(decodes == (i < plan.num_decode_rows), "decode rows do not stand first");
     require(count >= 1 && (!decodes || count <= config_.max_row_tokens), "a row's length is wrong");
     require(!decodes || (a.row_flags[r] & EMITS) != 0, "a decode row emits nothing");

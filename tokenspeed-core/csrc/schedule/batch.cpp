@@ -39,6 +39,13 @@ void Batch::add_decode_row(Request& request, const Slot& slot, int count) noexce
   const auto n = static_cast<std::size_t>(count);
   const auto ids = out_.token_ids.subspan(at, n);
   std::fill(ids.begin(), ids.end(), 0);  // they are on the device, and may not even exist yet
+  if (request.next_input_known()) {
+    ids[0] = request.tokens.back();
+    if (request.drafts_step == summary_.step) {
+      std::copy_n(request.drafts.begin(), n - 1, ids.begin() + 1);
+      digest_tokens(ids.subspan(1));
+    }
+  }
   const auto positions = out_.positions.subspan(at, n);
   std::iota(positions.begin(), positions.end(), request.planned);
   summary_.num_decode_rows += 1;
@@ -69,7 +76,7 @@ void Batch::add_row(Request& request, const Slot& slot, int count, int outputs,
   request.in_flight += 1;
   summary_.num_rows += 1;
   summary_.num_tokens += count;
-  summary_.num_emits += emits ? 1 : 0;
+  summary_.num_emits += (flags & DECODE) != 0 ? count : emits ? 1 : 0;
   summary_.num_new_tenants += (flags & NEW_TENANT) != 0 ? 1 : 0;
   summary_.max_query_len = std::max(summary_.max_query_len, count);
   summary_.max_kv_len = std::max(summary_.max_kv_len, request.planned);

@@ -49,6 +49,9 @@ struct Request {
   int draft_tokens = 0;  // the most that a decode row verifies
   std::vector<TokenId> stop_ids;
 
+  std::vector<TokenId> drafts;    // guesses at what follows the tokens
+  std::int64_t drafts_step = -1;  // the step whose plan they are for
+
   std::vector<TokenId> tokens;  // prompt and committed output; room for all of them
   std::vector<PageKey> keys;    // of the full blocks of tokens; room for all of them
 
@@ -77,6 +80,10 @@ struct Request {
   // KV length at its end: the last sampled token never becomes an input.
   int final_kv_len() const noexcept { return prompt_len + max_new_tokens - 1; }
   bool prompt_planned() const noexcept { return planned >= prefill_end; }
+  // Whether the next input is known here: no step in flight is still to tell it.
+  bool next_input_known() const noexcept {
+    return in_flight == 0 && planned + 1 == static_cast<int>(tokens.size());
+  }
   Prefix prefix() const noexcept { return {ns, tokens, keys}; }
   bool before(const Request& other) const noexcept {
     return turn.rank != other.turn.rank ? turn.rank < other.turn.rank : arrival < other.arrival;

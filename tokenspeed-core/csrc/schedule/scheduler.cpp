@@ -251,7 +251,26 @@ bool Scheduler::add_decode_rows(Batch& batch) {
 int Scheduler::drafts_for(const Batch& batch, const Request& request) const noexcept {
   const int others = static_cast<int>(roster_.running().size()) - batch.num_decode_rows();
   const int left = request.max_new_tokens - request.planned_outputs - 1;
-  return std::max(0, std::min({request.draft_tokens, left, batch.tokens_left() - others}));
+  const bool given = request.drafts_step == batch.step() && request.next_input_known();
+  const int wanted = given ? static_cast<int>(request.drafts.size()) : request.draft_tokens;
+  return std::max(0, std::min({wanted, left, batch.tokens_left() - others}));
+}
+
+bool Scheduler::set_drafts(RequestId id, std::span<const TokenId> drafts) {
+  if (drafts.size() >= static_cast<std::size_t>(config_.max_row_tokens)) {
+    refuse("set_drafts: at most max_row_tokens - 1 drafts, not " + std::to_string(drafts.size()));
+  }
+  if (std::any_of(drafts.begin(), drafts.end(), [](TokenId token) { return token < 0; })) {
+    refuse("set_drafts: a token id is negative");
+  }
+  Request* request = roster_.find(id);
+  if (request == nullptr) {
+    counters_.ignored_events += 1;  // late or unknown: legal
+    return false;
+  }
+  request->drafts.assign(drafts.begin(), drafts.end());
+  request->drafts_step = next_step_;
+  return true;
 }
 
 // The next chunk of every prompt that is being computed, within the prefill share. A chunk's

@@ -99,6 +99,9 @@ class Scheduler {
   bool abort(RequestId id);
   PlanSummary plan(std::int64_t now_ms, const PlanView& out);
   void commit(std::int64_t step, const StepResults& results);
+  // Guesses at a request's next tokens, which the next plan has verified where all before them is
+  // known and there is room. False, and no effect, when the id is unknown or over.
+  bool set_drafts(RequestId id, std::span<const TokenId> drafts);
   // A transfer ended. False, and no effect, when it is not in flight.
   bool ack(TransferId transfer, bool ok);
   void check_digest(std::int64_t step, std::uint64_t digest) const { digests_.check(step, digest); }

@@ -271,7 +271,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def check_rows(self, plan: Plan, rows: list[Row]) -> None:
         assert [row.decodes for row in rows] == [i < plan.num_decode_rows for i in range(len(rows))]
         assert sum(len(row.tokens) for row in rows) == plan.num_tokens <= self.max_step_tokens
-        assert sum(row.emits for row in rows) == plan.num_emits
+        sampled = (len(row.tokens) if row.decodes else row.emits for row in rows)
+        assert sum(sampled) == plan.num_emits
         assert len({row.slot for row in rows}) == len(rows)
         for row in rows:
             asked = self.asked[row.request]

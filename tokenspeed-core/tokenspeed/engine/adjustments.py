@@ -47,7 +47,7 @@ class Adjustments:
         wanted: int32 [slots, 1]: 1 + how many of the likeliest tokens are wanted, or 0.
         penalties: float32 [slots, 3].
         counts: int32 [slots, vocabulary].
-        kept: float32 [sequences, vocabulary]; logits of rows whose log-probabilities are wanted.
+        kept: float32 [emits, vocabulary]; logits of rows whose log-probabilities are wanted.
         settings: arguments of ``adjust_logits@1`` by slot.
         logprobs: int32 [slots, 2 * LOGPROBS], what was found; ``found`` are ids and values in it.
     """
@@ -56,7 +56,7 @@ class Adjustments:
         slots = limits.sequences + 2
         self._records = device.allocate((slots, RECORD), "int32")
         self.counts = device.allocate((slots, vocab_size), "int32")
-        self.kept = device.allocate((limits.sequences, vocab_size), "float32")
+        self.kept = device.allocate((limits.emits, vocab_size), "float32")
         self.logprobs = device.allocate((slots, 2 * LOGPROBS), "int32")
         values = self.logprobs[:, LOGPROBS:].view(torch.float32)
         self.found = (self.logprobs[:, :LOGPROBS], values)

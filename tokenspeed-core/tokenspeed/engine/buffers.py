@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tokenspeed._scheduler import PlanBuffers
+from tokenspeed._scheduler import PlanBuffers, RowFlag
 from tokenspeed.messages import MAX_TOP_LOGPROBS
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tokenspeed._scheduler import Plan
 
 ALIGNMENT = 64
+_EMITS = int(RowFlag.EMITS)  # numpy is slow with enums
 
 LOGPROBS = 1 + MAX_TOP_LOGPROBS
 """Entries of a slot: the token that was drawn, and the likeliest."""
@@ -44,6 +45,7 @@ class Limits:
         copies, transfer_pages: the scheduler's ``max_copies`` and ``max_transfer_pages``; 0 where
             no scheduler plans.
         mask_words: words of 32 bits that a mask of all tokens has; 0: no row is masked.
+        row_tokens: most tokens that a row may return: one, and its drafts.
     """
 
     sequences: int
@@ -54,6 +56,12 @@ class Limits:
     copies: int = 0
     transfer_pages: int = 0
     mask_words: int = 0
+    row_tokens: int = 1
+
+    @property
+    def emits(self) -> int:
+        """Most tokens that are sampled in a step."""
+        return self.sequences * self.row_tokens
 
     @property
     def max_pages(self) -> int:
@@ -72,7 +80,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class StepArrays:
-    """Every array of a step. R rows, E of which emit; entries past a step's counts are stale."""
+    """Every array of a step; entries past a step's counts are stale. E tokens may be sampled."""
 
     row_request: torch.Tensor  # int64[S]
     row_slot: torch.Tensor  # int32[S]
@@ -85,21 +93,21 @@ class StepArrays:
     delta_epoch: torch.Tensor  # int32[G, D]
     delta_index: torch.Tensor  # int32[G, D]
     delta_page: torch.Tensor  # int32[G, D]
-    emit_token: torch.Tensor  # int64[S], index of the emitting row's last token
-    emit_slot: torch.Tensor  # int64[S]
-    emit_position: torch.Tensor  # int64[S], position of the token that is sampled
-    temperature: torch.Tensor  # float32[S], this and the following by emitting row
-    top_k: torch.Tensor  # int32[S]
-    top_p: torch.Tensor  # float32[S]
-    min_p: torch.Tensor  # float32[S]
-    seed: torch.Tensor  # int64[S]
+    emit_token: torch.Tensor  # int64[E], index of the token that another is sampled behind
+    emit_slot: torch.Tensor  # int64[E]; nobody's behind a draft
+    emit_position: torch.Tensor  # int64[E], position of the token that is sampled
+    temperature: torch.Tensor  # float32[E], this and the following by sampled token
+    top_k: torch.Tensor  # int32[E]
+    top_p: torch.Tensor  # float32[E]
+    min_p: torch.Tensor  # float32[E]
+    seed: torch.Tensor  # int64[E]
     positions: torch.Tensor  # int32[T]
     token_slot: torch.Tensor  # int32[T], not uploaded for decode rows: there it is row_slot
     token_ids: torch.Tensor  # int32[T], neither: a decode row's is the last token of its slot
 
 
 def _shapes(limits: Limits) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    rows, tokens = (limits.sequences,), (limits.tokens,)
+    rows, tokens, emits = (limits.sequences,), (limits.tokens,), (limits.emits,)
     deltas = (limits.groups, limits.deltas)
     i32, i64, f32 = torch.int32, torch.int64, torch.float32
     return {
@@ -114,14 +122,14 @@ def _shapes(limits: Limits) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         "delta_epoch": (deltas, i32),
         "delta_index": (deltas, i32),
         "delta_page": (deltas, i32),
-        "emit_token": (rows, i64),
-        "emit_slot": (rows, i64),
-        "emit_position": (rows, i64),
-        "temperature": (rows, f32),
-        "top_k": (rows, i32),
-        "top_p": (rows, f32),
-        "min_p": (rows, f32),
-        "seed": (rows, i64),
+        "emit_token": (emits, i64),
+        "emit_slot": (emits, i64),
+        "emit_position": (emits, i64),
+        "temperature": (emits, f32),
+        "top_k": (emits, i32),
+        "top_p": (emits, f32),
+        "min_p": (emits, f32),
+        "seed": (emits, i64),
         "positions": (tokens, i32),
         "token_slot": (tokens, i32),
         "token_ids": (tokens, i32),
@@ -186,7 +194,7 @@ class StepBuffers:
         packed, decode_part: all that is uploaded, and as far as a step of decode rows reads.
         arrays, host: its arrays, for torch and for numpy.
         scheduler: what ``Scheduler.plan`` fills and ``Scheduler.commit_sampled`` reads.
-        last_token: int64 [slots]; as the step left it, the last token of each slot.
+        sampled: int64 [E]; as the step left it, in the order of ``emit_token``.
         logprobs: int32 [slots, 2 * LOGPROBS], ids and the bits of float32; only where some are
             wanted.
         page_tables: likewise the resident tables, where they are to be verified.
@@ -212,8 +220,8 @@ class StepBuffers:
         moves = _host_only(limits)
         self.host |= moves
         written = {name: self.host[name] for name in SCHEDULER_WRITES}
-        self.last_token = device.host_buffer((slots,), "int64")
-        self.scheduler = PlanBuffers(**written, **moves, last_token=self.last_token.numpy())
+        self.sampled = device.host_buffer((limits.emits,), "int64")
+        self.scheduler = PlanBuffers(**written, **moves, sampled=self.sampled.numpy())
         self.logprobs = device.host_buffer((slots, 2 * LOGPROBS), "int32")
         count = limits.groups if page_tables else 0
         tables = (slots, limits.max_pages)
@@ -221,6 +229,19 @@ class StepBuffers:
         self.sampling_of: object = None
         self.mask_arrays = masks_on(device.host_buffer, limits)
         self.mask, self.mask_row = (array.numpy() for array in self.mask_arrays)
+
+    def drafts(self, plan: Plan) -> int:
+        """Tokens of a plan that are guesses."""
+        return int(self.host["row_query_start"][plan.num_decode_rows]) - plan.num_decode_rows
+
+    def emitting(self, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of a plan that emit, and where the first of what each samples stands."""
+        host, decode = self.host, plan.num_decode_rows
+        rows = np.flatnonzero(host["row_flags"][: plan.num_rows] & _EMITS)
+        prompts = len(rows) - decode  # one token each, behind those of all decode rows
+        start = host["row_query_start"]
+        behind = np.arange(start[decode], start[decode] + prompts)
+        return rows, np.concatenate((start[:decode], behind))
 
     def copies(self, plan: Plan) -> list[tuple[int, int]]:
         """The pages that the step copies: (source, target)."""

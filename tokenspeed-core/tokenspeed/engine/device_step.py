@@ -36,6 +36,7 @@ class StepShape:
 
     Attributes:
         rows, decode_rows, tokens, emits: counts; decode rows come first, emitting rows sample.
+        drafts: tokens of decode rows that are guesses, to be verified.
         has_deltas: whether page tables may change.
         max_query_len, max_kv_len: upper bounds over all rows.
     """
@@ -47,6 +48,7 @@ class StepShape:
     has_deltas: bool
     max_query_len: int
     max_kv_len: int
+    drafts: int = 0
 
 
 class DeviceStep:
@@ -74,7 +76,8 @@ class DeviceStep:
         self._logprobs = kernels.logprobs
         self._last_token = device.allocate((slots,), "int64")
         self.adjustments = Adjustments(device, limits, vocab_size)
-        self._sampler = Sampler(kernels, self.adjustments, self._last_token)
+        self._sampled = device.allocate((limits.emits,), "int64")
+        self._sampler = Sampler(kernels, self.adjustments, self._last_token, self._sampled)
         self._slot_epochs = [device.allocate((slots,), "int32") for _ in range(limits.groups)]
         self._page_tables = [
             device.allocate((slots, limits.max_pages), "int32") for _ in range(limits.groups)
@@ -146,12 +149,21 @@ class DeviceStep:
         self._sampler.run(self._model.logits(hidden), inputs, count, of_rows)
 
     def download(self, buffers: StepBuffers, *, logprobs: bool = False) -> None:
-        """Queue the copy of the last tokens to the host, and of what else is wanted."""
-        buffers.last_token.copy_(self._last_token, non_blocking=True)
+        """Queue the copy of the sampled tokens to the host, and of what else is wanted."""
+        buffers.sampled.copy_(self._sampled, non_blocking=True)
         if logprobs:
             buffers.logprobs.copy_(self.adjustments.logprobs, non_blocking=True)
         for host, resident in zip(buffers.page_tables, self._page_tables, strict=False):
             host.copy_(resident, non_blocking=True)
+
+    @torch.inference_mode()
+    def take_inputs(self, decode_rows: int) -> None:
+        """Take the tokens of decode rows from the upload: the slots' own are not what counts
+        behind a step that verified drafts."""
+        inputs = self._inputs.arrays
+        first = inputs.row_query_start[:decode_rows].long()
+        token = inputs.token_ids.index_select(0, first).long()
+        self._last_token[inputs.row_slot[:decode_rows].long()] = token
 
     def _update_page_tables(self, inputs: StepArrays) -> None:
         for group, (table, epochs) in enumerate(
@@ -172,7 +184,10 @@ class DeviceStep:
         # A decode row's token was sampled in an earlier step and never left the device.
         token_ids = self._last_token.index_select(0, inputs.row_slot[:decode])
         token_slot = inputs.row_slot[:decode]
-        if decode != tokens:
+        if shape.drafts:  # rows of several tokens, all of which were uploaded, like prompts
+            decode = 0
+            token_ids, token_slot = inputs.token_ids[:tokens].long(), inputs.token_slot[:tokens]
+        elif decode != tokens:
             token_ids = torch.cat((token_ids, inputs.token_ids[decode:tokens].long()))
             token_slot = inputs.token_slot[:tokens]
         return ForwardBatch(

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 _NEW_TENANT = int(RowFlag.NEW_TENANT)  # numpy is slow with enums
 _EMITS = int(RowFlag.EMITS)
+NOBODY = 0
+"""A slot."""
+
 RING = 3
 """One step runs, one is queued behind it, one is being planned."""
 
@@ -47,6 +50,7 @@ class InFlight:
     """A dispatched step: what was planned, and the event behind its work.
 
     Attributes:
+        drafts: tokens that it verifies.
         event: None while the sampling of its rows is still to be dispatched.
         wanted: whose log-probabilities it finds: (request, slot, how many).
         wishes: what it finds of prompts.
@@ -54,6 +58,7 @@ class InFlight:
 
     plan: Plan
     buffers: StepBuffers
+    drafts: int
     event: Event | None
     wanted: list[tuple[int, int, int]]
     wishes: list[PromptWish]
@@ -114,6 +119,7 @@ class Executor:
         self._device = device
         self._asks_of_prompt = np.zeros(limits.sequences + 2, np.bool_)
         self._tenants = TenantLoader(device, step.adjustments, RING)
+        self._drafts = limits.row_tokens > 1
         self._dispatched = 0
 
     def next_buffers(self) -> StepBuffers:
@@ -136,6 +142,7 @@ class Executor:
         history: History = no_history,
         *,
         masked: bool = False,
+        known: bool = False,
     ) -> InFlight:
         """Queue a planned step; the plan lies in ``next_buffers()``, which is another afterwards.
 
@@ -143,26 +150,34 @@ class Executor:
             requests: sampling parameters by request id, at least of all new tenants.
             history: of a request; asked of new tenants that have penalties.
             masked: leave the sampling out: ``sample_masked`` is called before the next dispatch.
+            known: no step is in flight, so the plan holds all its tokens; so it must where drafts
+                are verified, now or in the step before.
         """
         buffers = self.next_buffers()
+        drafts = buffers.drafts(plan)
         if plan.num_new_tenants:
             self._install(plan, buffers.host, requests, history)
         self._sampling.gather(buffers, plan.num_emits)
+        if drafts:
+            _disown_drafts(buffers, plan)
         wanted = self._wanted(plan, buffers.host)
         wishes = self._wishes(plan, buffers.host, requests, history)
         if plan.num_copies:
             self._stream.run(partial(self._slab.copy_pages, buffers.copies(plan)))
         find = self._graphs.find_forward if masked else self._graphs.find
-        bucket = find(plan.num_rows, plan.num_decode_rows)
+        bucket = None if drafts else find(plan.num_rows, plan.num_decode_rows)
+        if known and self._drafts and plan.num_decode_rows and not drafts:
+            self._stream.run(partial(self._take_inputs, buffers, plan.num_decode_rows))
         if bucket is None:
             launch = self._launch_forward if masked else partial(self._launch, bool(wanted))
-            self._stream.run(partial(launch, buffers, _shape(plan), wishes))
+            self._stream.run(partial(launch, buffers, _shape(plan, drafts), wishes))
         else:
             self._graphs.pad(buffers, plan.num_rows, bucket)
             replay = self._replay_forward if masked else partial(self._replay, bool(wanted))
             self._stream.run(partial(replay, buffers, bucket))
         self._dispatched += 1
-        return InFlight(plan, buffers, None if masked else self._stream.record(), wanted, wishes)
+        event = None if masked else self._stream.record()
+        return InFlight(plan, buffers, drafts, event, wanted, wishes)
 
     def sample_masked(self, step: InFlight, masks: int) -> InFlight:
         """Queue the sampling of a step that was dispatched without.
@@ -170,7 +185,7 @@ class Executor:
         Args:
             masks: how many its buffers hold.
         """
-        shape, logprobs = _shape(step.plan), bool(step.wanted)
+        shape, logprobs = _shape(step.plan, step.drafts), bool(step.wanted)
         self._stream.run(partial(self._launch_sampling, step.buffers, shape, masks, logprobs))
         return replace(step, event=self._stream.record())
 
@@ -192,6 +207,10 @@ class Executor:
         self._step.run(shape, buffers.arrays, wishes)
         self._step.download(buffers, logprobs=logprobs)
 
+    def _take_inputs(self, buffers: StepBuffers, decode_rows: int) -> None:
+        self._step.upload(buffers)
+        self._step.take_inputs(decode_rows)
+
     def _replay(self, logprobs: bool, buffers: StepBuffers, bucket: int) -> None:
         self._step.upload(buffers, decode=True)
         self._graphs.replay(bucket)
@@ -201,8 +220,8 @@ class Executor:
         """Whose log-probabilities the step finds. Free where nobody on the device asks."""
         if not self._tenants.wanted.any():
             return []
-        counts = self._tenants.wanted[host["emit_slot"][: plan.num_emits]]
         emitting = np.flatnonzero(host["row_flags"][: plan.num_rows] & _EMITS)
+        counts = self._tenants.wanted[host["row_slot"][emitting]]
         asking = emitting[counts > 0]
         columns = (host["row_request"][asking], host["row_slot"][asking], counts[counts > 0])
         return list(zip(*(column.tolist() for column in columns), strict=True))
@@ -267,8 +286,17 @@ class Executor:
                 self._stream.run(load)
 
 
-def _shape(plan: Plan) -> StepShape:
+def _disown_drafts(buffers: StepBuffers, plan: Plan) -> None:
+    """What is sampled behind a draft is nobody's yet: no state of its slot must change by it."""
+    host, decode = buffers.host, plan.num_decode_rows
+    start = host["row_query_start"]
+    host["emit_slot"][: start[decode]] = NOBODY
+    host["emit_slot"][start[:decode]] = host["row_slot"][:decode]
+
+
+def _shape(plan: Plan, drafts: int) -> StepShape:
     return StepShape(
+        drafts=drafts,
         rows=plan.num_rows,
         decode_rows=plan.num_decode_rows,
         tokens=plan.num_tokens,

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from tokenspeed_sdk.contracts.grammar import GrammarError
 
-from tokenspeed._scheduler import RowFlag
 from tokenspeed.plugins.load.plugin_code import as_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from tokenspeed_sdk.contracts.grammar import Grammar, GrammarLibrary, Matcher
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_EMITS = int(RowFlag.EMITS)  # numpy takes longer for the enum
 NO_TOKEN = "its grammar lets no token follow what the model has written"
 
 
@@ -221,14 +219,14 @@ class Grammars:
         over = [(r, self._sequences.pop(r)) for r, _ in updates.ended() if r in self._sequences]
         return [(request, sequence.failure or NO_TOKEN) for request, sequence in over]
 
-    def masked(self, plan: Plan, host: Mapping[str, np.ndarray]) -> MaskedRows:
+    def masked(self, plan: Plan, buffers: StepBuffers) -> MaskedRows:
         """The rows of a step that need a mask."""
         if not self._sequences or not plan.num_emits:
             return []
-        emitting = np.flatnonzero(host["row_flags"][: plan.num_rows] & _EMITS)
-        requests = host["row_request"][emitting].tolist()
-        followed = ((e, self._sequences.get(request)) for e, request in enumerate(requests))
-        return [(e, sequence) for e, sequence in followed if sequence is not None]
+        rows, places = buffers.emitting(plan)
+        requests = buffers.host["row_request"][rows].tolist()
+        followed = zip(places.tolist(), map(self._sequences.get, requests), strict=True)
+        return [(place, sequence) for place, sequence in followed if sequence is not None]
 
 
 def fill_masks(rows: MaskedRows, buffers: StepBuffers) -> None:

@@ -3,7 +3,8 @@
 """The event loop: receive, plan, dispatch, commit, report. One thread, one step of overlap.
 
 While the device runs step t-1, step t is planned and queued behind it; then the results of t-1 are
-committed. So the device never waits for this loop, and this loop waits for one thing only.
+committed. So the device never waits for this loop, and this loop waits for one thing only. Where
+there are guesses to verify, t-1 ends first: they follow its tokens.
 Transfers to and from the host tier run beside all of it; the loop looks which of them ended.
 """
 
@@ -20,6 +21,7 @@ from tokenspeed._scheduler import Rejection
 from tokenspeed.engine.clock import HostClock, StepClock
 from tokenspeed.engine.grammar import GrammarLoader, Grammars, fill_masks
 from tokenspeed.engine.reports import Reporter
+from tokenspeed.engine.speculation import Speculation
 from tokenspeed.engine.watchdog import Activity, warn_of_hangs
 from tokenspeed.messages import Rejected
 
@@ -49,12 +51,14 @@ class EngineLoop:
         verifier: PageTableVerifier | None = None,
         *,
         grammars: Grammars | None = None,
+        speculation: Speculation | None = None,
         kernels: str = "",
         kv_events: bool = False,
     ) -> None:
         """Args:
         verifier: given, the executor must bring back the page tables of every step.
         grammars: None where no grammar backend is installed.
+        speculation: None: nothing is guessed.
         kernels: which run in a step, for people.
         kv_events: whether the front hears what the prefix cache holds.
         """
@@ -69,6 +73,7 @@ class EngineLoop:
         self._kernels = kernels
         self._reporter = Reporter(scheduler, self._clock, kv_events=kv_events)
         self._grammars = grammars or Grammars(GrammarLoader(_no_backend))
+        self._speculation = speculation or Speculation(None, 0, 0)
         self._sampling: dict[int, Sampling] = {}
         self._stopping = False
 
@@ -84,11 +89,14 @@ class EngineLoop:
             self._receive(previous, stalled)
             self._acknowledge()
             self._submit_waiting()
-            current, masked = self._dispatch()
+            if previous is not None and self._speculation.waits:
+                self._commit(previous)
+                self._report(self._follow())
+                previous = None
+            current, masked = self._dispatch(known=previous is None)
             if previous is not None:
                 self._commit(previous)
-            updates = self._scheduler.take_updates()
-            self._grammars.advance(updates)
+            updates = self._follow()
             if masked:
                 current = self._sample_masked(current, masked)
             stalled = current is None and previous is None
@@ -154,6 +162,7 @@ class EngineLoop:
         )
         if result.rejection == Rejection.ACCEPTED:
             self._sampling[submit.request] = submit.sampling
+            self._speculation.begin(submit)
             self._reporter.received(submit.request)
             return True
         reason = Rejection(result.rejection).name.lower()
@@ -164,10 +173,15 @@ class EngineLoop:
         for ended in self._executor.ended_transfers():
             self._scheduler.ack(ended.transfer, ended.ok)
 
-    def _dispatch(self) -> tuple[InFlight | None, MaskedRows]:
-        """A step, if there is one; without its sampling where rows are to be masked before."""
+    def _dispatch(self, *, known: bool) -> tuple[InFlight | None, MaskedRows]:
+        """A step, if there is one; without its sampling where rows are to be masked before.
+
+        ``known``: no step is in flight.
+        """
         if not self._scheduler.has_work():
             return None, []
+        if known:
+            self._speculation.propose(self._scheduler)
         buffers = self._executor.next_buffers()
         plan = self._scheduler.plan(now_ms(), buffers.scheduler)
         self._executor.start_transfers(plan)  # also of a plan without rows, which is no step
@@ -176,13 +190,21 @@ class EngineLoop:
         if plan.num_rows == 0:
             return None, []
         self._reporter.planned(plan, buffers.host)
+        self._speculation.planned(plan, buffers.host)
         self._step_clock.launching()
-        masked = self._grammars.masked(plan, buffers.host)
+        masked = self._grammars.masked(plan, buffers)
         with self._launching:
             step = self._executor.dispatch(
-                plan, self._sampling, self._scheduler.tokens, masked=bool(masked)
+                plan, self._sampling, self._scheduler.tokens, masked=bool(masked), known=known
             )
         return step, masked
+
+    def _follow(self) -> Updates:
+        """What the last commits changed, told to those who follow tokens."""
+        updates = self._scheduler.take_updates()
+        self._grammars.advance(updates)
+        self._speculation.advance(updates)
+        return updates
 
     def _sample_masked(self, step: InFlight | None, masked: MaskedRows) -> InFlight:
         """The rest of a step, now that the tokens before it are known."""
@@ -195,7 +217,7 @@ class EngineLoop:
         with self._clock, self._waiting:
             self._executor.wait(step)
         elapsed_us = self._step_clock.ended()
-        self._reporter.ended(step.plan, elapsed_us)
+        self._reporter.ended(step.plan, step.drafts, elapsed_us)
         if self._verifier is not None:
             self._verifier.check(step.plan, step.page_tables)
         if step.wanted or step.wishes:

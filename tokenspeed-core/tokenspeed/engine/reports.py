@@ -70,10 +70,10 @@ class Reporter:
                 cached = int(host["positions"][host["row_query_start"][row]])
                 self._started.append(Started(request, time.monotonic_ns() // 1000, cached))
 
-    def ended(self, plan: Plan, duration_us: int) -> None:
-        """The device ended a step."""
-        rows = plan.num_decode_rows  # one token each; the others are of prompts
-        self._steps.append(StepReport(duration_us, plan.num_tokens - rows, rows))
+    def ended(self, plan: Plan, drafts: int, duration_us: int) -> None:
+        """The device ended a step, ``drafts`` of whose tokens were guesses."""
+        rows = plan.num_decode_rows  # one token each, and drafts; the others are of prompts
+        self._steps.append(StepReport(duration_us, plan.num_tokens - rows - drafts, rows))
 
     def found(self, logprobs: list[TokenLogprobs], of_prompts: list[PromptLogprobs]) -> None:
         """By the step that is committed now: of the tokens that it drew, and of prompts."""

@@ -60,11 +60,16 @@ class Sampler:
     """The ops between a forward pass and the next tokens."""
 
     def __init__(
-        self, kernels: StepKernels, adjustments: Adjustments, last_token: torch.Tensor
+        self,
+        kernels: StepKernels,
+        adjustments: Adjustments,
+        last_token: torch.Tensor,
+        sampled: torch.Tensor,
     ) -> None:
-        """``last_token``: int64 [slots], where drawn tokens go."""
+        """Drawn tokens go to ``sampled``, int64 [emits], and ``last_token``, int64 [slots]."""
         self._adjustments = adjustments
         self._last_token = last_token
+        self._sampled = sampled
         self._adjust = kernels.adjust_logits
         self._sample = kernels.sample
         self._record = kernels.record_tokens
@@ -90,6 +95,7 @@ class Sampler:
         if masks is not None:
             self._mask(logits, *masks)
         token = self._draw(logits, inputs, count)
+        self._sampled[:count] = token
         self._record(self._last_token, asked.counts, asked.penalties, slot, token)
         self._logprobs(asked.kept[:count], token, slot, asked.wanted, *asked.found)
 

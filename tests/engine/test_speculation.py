@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Guesses change how fast an answer comes, and nothing of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from churn import VOCABULARY, Churn
+from harness import Answer, all_at_once, engine, greedy, submit
+from numpy.typing import NDArray
+from test_grammar import Library, first, matcher, new
+from tokenspeed._scheduler import Finish
+from tokenspeed.engine.grammar import GrammarLoader, Grammars
+from tokenspeed.engine.speculation import REST, WORTH, Guesses, Speculation
+from tokenspeed.messages import Sampling, Submit
+from tokenspeed_sdk.contracts.platform import Device
+
+MOST = 4
+
+
+@pytest.fixture
+def device(delaying: Device) -> Device:
+    """Whose work ends at random times."""
+    return delaying
+
+
+class Knowing:
+    """A drafter that knows the answers, and errs at some places; checks what it is told.
+
+    Attributes:
+        asked: how often it was asked for guesses.
+    """
+
+    def __init__(self, answers: Mapping[int, Sequence[int]], wrong: float, seed: int = 0) -> None:
+        self._answers = answers
+        self._wrong = wrong
+        self._random = random.Random(seed)
+        self._said: dict[int, list[int]] = {}
+        self.asked = 0
+
+    def begin(self, request: int, prompt: NDArray[np.int32], *, namespace: int) -> None:
+        assert request not in self._said
+        self._said[request] = []
+
+    def advance(
+        self,
+        request: NDArray[np.uint64],
+        token_start: NDArray[np.int32],
+        tokens: NDArray[np.int32],
+    ) -> None:
+        for i, number in enumerate(request.tolist()):
+            if number in self._said:
+                self._said[number] += tokens[token_start[i] : token_start[i + 1]].tolist()
+
+    def draft(
+        self, request: NDArray[np.uint64], most: NDArray[np.int32], tokens: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
+        self.asked += 1
+        counts = np.zeros(len(request), np.int32)
+        for i, number in enumerate(request.tolist()):
+            place = len(self._said[number])
+            coming = list(self._answers.get(number, ()))[place : place + most[i]]
+            # the largest token's wrong guess is none of the vocabulary
+            guesses = [t if self._random.random() >= self._wrong else t ^ 1 for t in coming]
+            counts[i] = len(guesses)
+            tokens[i, : len(guesses)] = guesses
+        return counts
+
+    def end(self, request: int) -> None:
+        del self._said[request]
+
+    def is_empty(self) -> bool:
+        return not self._said
+
+
+def prompts(count: int, seed: int) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(VOCABULARY) for _ in range(rng.randint(3, 70))] for _ in range(count)]
+
+
+def run(
+    folder: Path, device: Device, submits: Sequence[Submit], drafter: Any = None, **options: Any
+) -> tuple[dict[int, Answer], Speculation]:
+    speculation = Speculation(drafter, MOST, VOCABULARY)
+    with engine(folder, device, row_tokens=1 + MOST if drafter else 1, **options) as it:
+        answers = it.run(all_at_once(submits), speculation=speculation).answers
+        assert it.scheduler.ledger().balanced
+    return answers, speculation
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.3, 1.0], ids=["right", "some_wrong", "all_wrong"])
+def test_greedy_answers_are_those_of_transformers(
+    tiny_llama: Path, device: Device, wrong: float
+) -> None:
+    asked = prompts(6, seed=3)
+    right = {n: greedy(tiny_llama, prompt, 24) for n, prompt in enumerate(asked, 1)}
+    drafter = Knowing(right, wrong)
+    answers, speculation = run(
+        tiny_llama, device, [submit(n, p, 24) for n, p in enumerate(asked, 1)], drafter
+    )
+    assert {n: answer.tokens for n, answer in answers.items()} == right
+    assert drafter.is_empty()
+    assert speculation.drafted > 0
+    if wrong == 0.0:
+        assert speculation.accepted == speculation.drafted
+    elif wrong == 1.0:
+        assert speculation.accepted == 0
+    else:
+        assert 0 < speculation.accepted < speculation.drafted
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.5])
+def test_sampled_answers_are_those_without_guesses(
+    tiny_llama: Path, device: Device, temperature: float
+) -> None:
+    submits = [
+        submit(n, prompt, 30, sampling=Sampling(temperature, 20, 0.95, 0.0, 77 + n))
+        for n, prompt in enumerate(prompts(5, seed=4), 1)
+    ]
+    plain, _ = run(tiny_llama, device, submits)
+    right = {n: answer.tokens for n, answer in plain.items()}
+    answers, speculation = run(tiny_llama, device, submits, Knowing(right, 0.3))
+    assert {n: answer.tokens for n, answer in answers.items()} == right
+    assert speculation.accepted > 0
+
+
+def test_right_guesses_take_fewer_steps(tiny_llama: Path, device: Device) -> None:
+    prompt = prompts(1, seed=5)[0]
+    right = {1: greedy(tiny_llama, prompt, 40)}
+    for drafter, most in ((None, 45), (Knowing(right, 0.0), 15)):
+        with engine(tiny_llama, device, row_tokens=1 + MOST) as it:
+            speculation = Speculation(drafter, MOST, VOCABULARY)
+            answers = it.run(all_at_once([submit(1, prompt, 40)]), speculation=speculation).answers
+            assert it.scheduler.counters().steps <= most
+        assert answers[1].tokens == right[1]
+
+
+def test_an_answer_ends_at_its_stop_token_within_guesses(tiny_llama: Path, device: Device) -> None:
+    prompt = prompts(1, seed=6)[0]
+    whole = greedy(tiny_llama, prompt, 20)
+    stop = whole[10]
+    until = whole[: whole.index(stop) + 1]
+    answers, _ = run(tiny_llama, device, [submit(1, prompt, 20, [stop])], Knowing({1: whole}, 0.0))
+    assert answers[1].tokens == until
+    assert answers[1].finish == Finish.STOP
+
+
+def test_requests_that_change_their_logits_are_not_guessed_for(
+    tiny_llama: Path, device: Device
+) -> None:
+    asked = prompts(3, seed=7)
+    greedily = Sampling(0.0, -1, 1.0, 0.0, 0)
+    penalized = Sampling(0.0, -1, 1.0, 0.0, 0, 1.7)
+    submits = [
+        submit(1, asked[0], 24, sampling=penalized),
+        submit(2, asked[1], 24, sampling=greedily),
+        submit(3, asked[2], 24, sampling=Sampling(0.0, -1, 1.0, 0.0, 0, logprobs=3)),
+    ]
+    plain, _ = run(tiny_llama, device, submits)
+    right = {n: answer.tokens for n, answer in plain.items()}
+    answers, speculation = run(tiny_llama, device, submits, Knowing(right, 0.2))
+    assert {n: answer.tokens for n, answer in answers.items()} == right
+    assert [entry.token for entry in answers[3].logprobs] == [e.token for e in plain[3].logprobs]
+    assert 0 < speculation.drafted <= 24 * MOST
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)], ids=["behind", "in_front"])
+def test_a_grammar_beside_guesses(tiny_llama: Path, device: Device, order: tuple[int, int]) -> None:
+    """Its mask belongs to its row, wherever the guesses of others push it."""
+    free_prompt, bound_prompt = prompts(2, seed=8)
+    stride = 3
+    strides = matcher(stride)
+
+    def allowed(came: list[int]) -> list[int]:
+        return strides.allowed(came)
+
+    right = {
+        1: greedy(tiny_llama, free_prompt, 24),
+        2: greedy(tiny_llama, bound_prompt, 12, allowed),
+    }
+    submits = {1: submit(1, free_prompt, 24), 2: submit(2, bound_prompt, 12, grammar=1)}
+    speculation = Speculation(Knowing(right, 0.2), MOST, VOCABULARY)
+    grammars = Grammars(GrammarLoader(lambda name: Library()))
+    with engine(tiny_llama, device, row_tokens=1 + MOST) as it:
+        script = first([new(1, stride)], [submits[n] for n in order])
+        answers = it.run(script, grammars, speculation).answers
+    assert {n: answer.tokens for n, answer in answers.items()} == right
+    assert speculation.accepted > 0
+
+
+@pytest.mark.parametrize("pages", [24, 128], ids=["retracting", "roomy"])
+def test_random_traffic_is_answered_as_without_guesses(
+    tiny_llama: Path, device: Device, pages: int
+) -> None:
+    churn = Churn(seed=9, steps=120, longest=30)
+    answered: dict[int, list[int]] = {}
+
+    class Learning(Knowing):
+        """Guesses what the oracle says, asked when the request begins."""
+
+        def begin(self, request: int, prompt: NDArray[np.int32], *, namespace: int) -> None:
+            super().begin(request, prompt, namespace=namespace)
+            answered[request] = greedy(tiny_llama, prompt.tolist(), churn.asked[request][1])
+
+    drafter = Learning(answered, 0.3)
+    speculation = Speculation(drafter, MOST, VOCABULARY)
+    options: dict[str, Any] = {"pages": pages, "row_tokens": 1 + MOST}
+    with engine(tiny_llama, device, **options) as it:
+        answers = it.run(churn.script, speculation=speculation).answers
+        assert it.scheduler.ledger().balanced
+        assert (it.scheduler.counters().retractions > 0) == (pages == 24)
+    for request in churn.kept:
+        assert answers[request].tokens == answered[request], request
+    assert drafter.is_empty()
+    assert speculation.accepted > 0
+
+
+def test_what_does_not_pay_is_left_alone_for_a_while() -> None:
+    guesses = Guesses()
+    seen = []
+    while not guesses.rest:
+        guesses.given = guesses.wanted(MOST)
+        seen.append(guesses.given)
+        guesses.settle(1)
+    assert seen == sorted(seen, reverse=True)
+    assert guesses.wanted(MOST) == 0
+    guesses.settle(REST)
+    assert guesses.wanted(MOST) > 0
+    assert guesses.share == WORTH
+
+
+def test_guesses_grow_with_their_share() -> None:
+    guesses = Guesses(share=0.5)
+    before = guesses.wanted(100)
+    for _ in range(20):
+        guesses.given = guesses.wanted(100)
+        guesses.settle(guesses.given + 1)
+    assert guesses.wanted(100) > 2 * before
+    assert guesses.drafted == guesses.accepted

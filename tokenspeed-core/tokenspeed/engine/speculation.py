@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""Lossless speculation: guesses at what requests say next, verified in one step.
+
+Leviathan et al., 2023, arXiv:2211.17192, with the test that this engine's draws allow: the token at
+a position follows from logits, seed and position alone, so a step draws behind every guess, and a
+guess was right if it is what was drawn before it. What comes out is what would have come out
+anyway, sampled or not.
+
+A guess follows the last token, so a step with guesses is planned when the step before it has ended;
+the loop waits for that only while there is something to guess.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tokenspeed_sdk.contracts.drafter import Drafter
+
+    from tokenspeed._scheduler import Plan, Scheduler, Updates
+    from tokenspeed.messages import Submit
+
+SMOOTHING = 0.2
+"""Weight of the last verified row in a request's share of right guesses."""
+
+HOPED = 0.7
+"""The share that a new request is taken to have."""
+
+WORTH = 0.3
+"""A share below which a guess costs more than it gains; the request then guesses one token."""
+
+REST = 32
+"""Tokens for which a request that is not worth guessing for, at one token, is left alone."""
+
+
+@dataclass
+class Guesses:
+    """What is known of one request's guesses.
+
+    Attributes:
+        share: of those that were right, lately.
+        given: how many the next step verifies.
+        rest: tokens to go until it is guessed for again.
+        drafted, accepted: all so far.
+    """
+
+    share: float = HOPED
+    given: int = 0
+    rest: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    def wanted(self, most: int) -> int:
+        """As many as are likely to be right, and one: 1 / (1 - share) stand in front of a wrong
+        one, on average."""
+        if self.rest:
+            return 0
+        return min(most, 1 + round(1 / max(1 - self.share, 1e-3)))
+
+    def settle(self, tokens: int) -> None:
+        """A step returned so many tokens, the last of which is no guess."""
+        self.rest = max(0, self.rest - tokens)
+        given, self.given = self.given, 0
+        if not given:
+            return
+        right = min(tokens - 1, given)
+        self.drafted += given
+        self.accepted += right
+        self.share += SMOOTHING * (right / given - self.share)
+        if self.share < WORTH:
+            self.rest, self.share = REST, WORTH
+
+
+class Speculation:
+    """All requests that may be guessed for.
+
+    Attributes:
+        waits: whether the next step is planned behind the one in flight, for there are guesses.
+        drafted, accepted: guesses that were verified, and those that were right.
+    """
+
+    def __init__(self, drafter: Drafter | None, most: int, vocab_size: int) -> None:
+        """``most``: guesses of a row."""
+        self._drafter = drafter
+        self._vocab_size = vocab_size
+        self._most = most
+        self._requests: dict[int, Guesses] = {}
+        self.waits = False
+        self.drafted = 0
+        self.accepted = 0
+
+    def begin(self, submit: Submit) -> None:
+        """The scheduler took a request. Where tokens change what may follow them, or more is told
+        of each, a row returns one at a time."""
+        if self._drafter is None or submit.grammar or submit.sampling.adjusts:
+            return
+        prompt = np.frombuffer(submit.tokens, np.int32)
+        self._drafter.begin(submit.request, prompt, namespace=submit.namespace)
+        self._requests[submit.request] = Guesses()
+
+    def advance(self, updates: Updates) -> None:
+        """Follow what was told of all requests, and look whether there is something to guess."""
+        if self._drafter is None or not self._requests:
+            return
+        starts = updates.token_start.tolist()
+        for i, request in enumerate(updates.request.tolist()):
+            if guesses := self._requests.get(request):
+                drafted, accepted = guesses.drafted, guesses.accepted
+                guesses.settle(starts[i + 1] - starts[i])
+                self.drafted += guesses.drafted - drafted
+                self.accepted += guesses.accepted - accepted
+        self._drafter.advance(updates.request, updates.token_start, updates.tokens)
+        for request, _ in updates.ended():
+            if self._requests.pop(request, None) is not None:
+                self._drafter.end(request)
+        if len(updates):
+            self.waits = any(count for _, count, _ in self._guess())
+
+    def propose(self, scheduler: Scheduler) -> None:
+        """Give the next plan its guesses; nothing is in flight."""
+        if not self.waits:
+            return
+        self.waits = False
+        for request, count, tokens in self._guess():
+            if count and scheduler.set_drafts(request, tokens[:count]):
+                self.waits = True
+
+    def planned(self, plan: Plan, host: Mapping[str, np.ndarray]) -> None:
+        """A step was planned into ``host``: note how many guesses it had room for."""
+        if not self.waits:
+            return
+        rows = plan.num_decode_rows
+        counts = np.diff(host["row_query_start"][: rows + 1]) - 1
+        for request, count in zip(
+            host["row_request"][:rows].tolist(), counts.tolist(), strict=True
+        ):
+            if count:
+                self._requests[request].given = count
+
+    def _guess(self) -> list[tuple[int, int, np.ndarray]]:
+        """(request, how many, guesses)."""
+        assert self._drafter is not None
+        wanted = {r: g.wanted(self._most) for r, g in self._requests.items()}
+        asked = [request for request, count in wanted.items() if count]
+        if not asked:
+            return []
+        tokens = np.zeros((len(asked), self._most), np.int32)
+        most = np.array([wanted[request] for request in asked], np.int32)
+        found = np.minimum(self._drafter.draft(np.array(asked, np.uint64), most, tokens), most)
+        # A stranger's guess may be no token, and the model would look it up.
+        inside = (tokens >= 0) & (tokens < self._vocab_size)
+        found = np.minimum(found, np.logical_and.accumulate(inside, 1).sum(1))
+        return list(zip(asked, found.tolist(), tokens, strict=True))
