@@ -32,8 +32,11 @@ QUIET = {
     "tokenspeed_tier_failed_transfers_total",
     "tokenspeed_retractions_to_host_total",
     "tokenspeed_sessions_returned_total",
+    "tokenspeed_drafted_tokens_total",
+    "tokenspeed_accepted_tokens_total",
 }
-"""What has no reason to grow in a healthy run without a host tier, in which nobody comes back."""
+"""What has no reason to grow in a healthy run without a host tier and a drafter, in which nobody
+comes back."""
 
 
 def panels() -> list[dict[str, Any]]:

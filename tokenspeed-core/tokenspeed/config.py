@@ -26,6 +26,7 @@ Load = Annotated[Literal["auto", "dummy"], Meta(description='"auto" or "dummy"')
 Autotune = Annotated[Literal["auto", "off"], Meta(description='"auto" or "off"')]
 Quantization = Annotated[Literal["fp8", "int8"], Meta(description='"fp8" or "int8"')]
 KvCacheDtype = Annotated[Literal["auto", "fp8"], Meta(description='"auto" or "fp8"')]
+Drafts = Annotated[int, Meta(ge=1, le=64, description="an integer from 1 to 64")]
 Names = Annotated[tuple[str, ...], Meta(description="a list of texts")]
 Pins = Annotated[dict[str, str], Meta(description="a dict from op to kernel name")]
 
@@ -88,6 +89,9 @@ class EngineConfig(_Checked, frozen=True, kw_only=True):
         itl_target_ms: milliseconds between two tokens of a request to aim at: the share of prefill
             follows from it, instead of prefill_share; 0: no target.
         priority_aging_ms: milliseconds of waiting that count as much as one class of priority.
+        drafter: who guesses what requests say next, so that a step may return several tokens of
+            each; "suffix" looks for what was said before. None: nobody.
+        draft_tokens: most guesses that a step verifies for a request.
         graphs: whether decode steps are captured and replayed, where the device can.
         verify_page_tables: whether every step's page tables on the device are compared with the
             scheduler's; slow, for tests.
@@ -119,6 +123,8 @@ class EngineConfig(_Checked, frozen=True, kw_only=True):
     prefill_share: Share = 0.75
     itl_target_ms: NotNegative = 0.0
     priority_aging_ms: Count = 10_000
+    drafter: Text | None = None
+    draft_tokens: Drafts = 7
     graphs: Flag = True
     verify_page_tables: Flag = False
     check_kernels: Flag = False
@@ -128,6 +134,11 @@ class EngineConfig(_Checked, frozen=True, kw_only=True):
     pins: Pins = {}
     allow: Names | None = None
     deny: Names = ()
+
+    @property
+    def row_tokens(self) -> int:
+        """Most tokens that a step returns of a request."""
+        return 1 + self.draft_tokens if self.drafter else 1
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -172,6 +172,8 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     failed_transfers: int = 0
     retractions_to_host: int = 0
     sessions_returned: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 class Rejected(msgspec.Struct, frozen=True, array_like=True):

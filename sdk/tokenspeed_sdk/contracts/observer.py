@@ -280,6 +280,8 @@ class LoadReported:
         failed_transfers: transfers that failed so far; what they carried is computed again.
         retractions_to_host: of the ``retractions``, those whose KV the host tier kept.
         sessions_returned: how often, so far, a prompt went on where a finished answer had ended.
+        drafted_tokens: guesses at tokens that were verified so far. (New in 1.2, as the next.)
+        accepted_tokens: those of them that were right.
     """
 
     hook: ClassVar[str] = "load_reported"
@@ -304,6 +306,8 @@ class LoadReported:
     failed_transfers: int = 0
     retractions_to_host: int = 0
     sessions_returned: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 Event: TypeAlias = (

@@ -197,6 +197,18 @@ _OPTIONS = (
         help="Waiting so long counts as much as one class of priority.",
     ),
     click.option(
+        "--drafter",
+        help="Guess what requests say next, so that a step returns several tokens: suffix looks for "
+        "what was said before. What is answered stays the same. Left out: nothing is guessed.",
+    ),
+    click.option(
+        "--draft-tokens",
+        type=click.IntRange(1, 64),
+        default=_DEFAULTS.draft_tokens,
+        show_default=True,
+        help="Most guesses of a request that a step verifies.",
+    ),
+    click.option(
         "--load",
         type=click.Choice(["auto", "dummy"]),
         default=_DEFAULTS.load,

@@ -71,9 +71,9 @@ class EngineLoop:
         self._launching = Activity("launching its kernels")
         self._waiting = Activity("waiting for the device")
         self._kernels = kernels
-        self._reporter = Reporter(scheduler, self._clock, kv_events=kv_events)
-        self._grammars = grammars or Grammars(GrammarLoader(_no_backend))
         self._speculation = speculation or Speculation(None, 0, 0)
+        self._reporter = Reporter(scheduler, self._clock, self._speculation, kv_events=kv_events)
+        self._grammars = grammars or Grammars(GrammarLoader(_no_backend))
         self._sampling: dict[int, Sampling] = {}
         self._stopping = False
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tokenspeed._scheduler import Plan, Scheduler, Updates
     from tokenspeed.engine.clock import HostClock
+    from tokenspeed.engine.speculation import Speculation
 
 HEARTBEAT_NS = 1_000_000_000
 _NEW_TENANT = int(RowFlag.NEW_TENANT)  # numpy takes 7 us longer for the enum
@@ -36,9 +37,17 @@ NOT_A_NUMBER = "the model's logits for this request hold a NaN"
 class Reporter:
     """Gathers what happened since the last message."""
 
-    def __init__(self, scheduler: Scheduler, clock: HostClock, *, kv_events: bool = False) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        clock: HostClock,
+        speculation: Speculation,
+        *,
+        kv_events: bool = False,
+    ) -> None:
         """``kv_events``: whether to tell what the prefix cache holds, as the scheduler logs it."""
         self._scheduler = scheduler
+        self._speculation = speculation
         self._clock = clock
         self._wants_kv_events = kv_events
         self._unstarted: set[int] = set()
@@ -197,6 +206,8 @@ class Reporter:
             failed_transfers=counters.failed_transfers,
             retractions_to_host=counters.retractions_to_host,
             sessions_returned=counters.sessions_returned,
+            drafted_tokens=self._speculation.drafted,
+            accepted_tokens=self._speculation.accepted,
         )
 
     def _ledger(self) -> CacheLedger:

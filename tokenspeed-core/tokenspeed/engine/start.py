@@ -25,6 +25,7 @@ from tokenspeed._scheduler import Config, Scheduler, max_copies, max_transfer_pa
 from tokenspeed.cache.transfers import PageMover
 from tokenspeed.engine.buffers import Limits
 from tokenspeed.engine.device_step import DeviceStep
+from tokenspeed.engine.drafters import open_drafter
 from tokenspeed.engine.dry_step import dry_steps
 from tokenspeed.engine.executor import Executor
 from tokenspeed.engine.formats import Formats, warn_of_default_scales
@@ -32,6 +33,7 @@ from tokenspeed.engine.grammar import GrammarLoader, Grammars
 from tokenspeed.engine.loop import EngineLoop
 from tokenspeed.engine.mailbox import Mailbox
 from tokenspeed.engine.memory import longest_request
+from tokenspeed.engine.speculation import Speculation
 from tokenspeed.engine.tiers import KvTiers, allocate_kv, scheduler_config
 from tokenspeed.engine.verify import PageTableVerifier
 from tokenspeed.engine.workspace import measure_workspace
@@ -148,6 +150,7 @@ def build_engine(
     verifier = None
     if config.verify_page_tables:
         verifier = PageTableVerifier(scheduler, len(loaded.groups))
+    drafter = open_drafter(config, device, kv.budget.max_model_len)
     kernels = ", ".join(f"{each.op} {each.kernel}" for each in loaded.registry.choices())
     return executor, EngineLoop(
         scheduler,
@@ -155,6 +158,7 @@ def build_engine(
         mailbox,
         verifier,
         grammars=_grammars(plan, loaded.vocab_size),
+        speculation=Speculation(drafter, config.draft_tokens, loaded.vocab_size),
         kernels=kernels,
         kv_events=config.kv_events,
     )
@@ -244,6 +248,7 @@ def _executor(
         copies=max_copies(planning),
         transfer_pages=max_transfer_pages(planning),
         mask_words=-(-loaded.vocab_size // 32) if may_mask else 0,
+        row_tokens=config.row_tokens,
     )
     caches = [kv.slab.layers(group) for group in loaded.groups]
     step = DeviceStep(loaded.model, device, loaded.context, caches, limits, loaded.vocab_size)

@@ -100,4 +100,5 @@ def scheduler_config(config: EngineConfig, groups: tuple[CacheGroup, ...], kv: K
         itl_target_ms=config.itl_target_ms,
         retention=config.retention,
         kv_events=config.kv_events,
+        max_row_tokens=config.row_tokens,
     )

@@ -118,6 +118,8 @@ class EventStream:
                 failed_transfers=load.failed_transfers,
                 retractions_to_host=load.retractions_to_host,
                 sessions_returned=load.sessions_returned,
+                drafted_tokens=load.drafted_tokens,
+                accepted_tokens=load.accepted_tokens,
             )
         )
 

@@ -113,6 +113,8 @@ class Metrics:
         self._reach(self._failed_transfers, event.failed_transfers)
         self._reach(self._retractions_to_host, event.retractions_to_host)
         self._reach(self._returned, event.sessions_returned)
+        self._reach(self._drafted, event.drafted_tokens)
+        self._reach(self._accepted, event.accepted_tokens)
 
     def _reach(self, counter: Counter, total: float) -> None:
         """Count up to a sum that the event carries; one of a message without a load is 0."""
@@ -207,6 +209,8 @@ class Metrics:
         self._returned = self._counter(
             "sessions_returned", "Prompts that went on where a finished answer had ended."
         )
+        self._drafted = self._counter("drafted_tokens", "Guesses at tokens that were verified.")
+        self._accepted = self._counter("accepted_tokens", "Guesses that were right.")
 
     def _make_info(self) -> None:
         self._build = self._gauge(
