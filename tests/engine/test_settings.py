@@ -25,7 +25,7 @@ from tokenspeed.engine import tiers
 from tokenspeed.engine.loop import EngineLoop
 from tokenspeed.engine.memory import host_tier_pages
 from tokenspeed.engine.start import build_engine
-from tokenspeed.messages import EngineInput, EngineReady, FromEngine
+from tokenspeed.messages import EngineInput, EngineOutput, EngineReady, FromEngine, Load
 from tokenspeed_cpu.platform import CpuPlatform
 from tokenspeed_sdk.contracts.platform import Device
 
@@ -37,10 +37,13 @@ class ReadyMailbox(ScriptedMailbox):
     """Keeps what the engine says of itself, too."""
 
     ready: list[EngineReady] = field(default_factory=list)
+    load: Load = field(default_factory=Load)
 
     def send(self, output: FromEngine) -> None:
         if isinstance(output, EngineReady):
             self.ready.append(output)
+        elif isinstance(output, EngineOutput):
+            self.load = output.load
         super().send(output)
 
 
@@ -224,3 +227,27 @@ def _command(**values: Any) -> None:
 )
 def test_options(arguments: str, said: str) -> None:
     assert said in CliRunner().invoke(_command, arguments.split()).output
+
+
+def test_a_drafter_of_the_config_guesses(tiny_llama: Path) -> None:
+    """A random model falls into loops, which the suffix drafter sees coming."""
+    prompt = [5, 9, 11] * 12
+    answers = {}
+    for drafter in (None, "suffix"):
+        mailbox = ReadyMailbox(all_at_once([submit(1, prompt, 60)]))
+        with built(tiny_llama, mailbox, drafter=drafter, draft_tokens=5) as loop:
+            loop.run()
+        answers[drafter] = mailbox.answers[1].tokens
+        load = mailbox.load
+        assert (load.drafted_tokens > 0) == (drafter is not None)
+        assert 0 <= load.accepted_tokens <= load.drafted_tokens
+    assert answers["suffix"] == answers[None]
+
+
+def test_a_drafter_that_is_not_there_is_refused_by_name(tiny_llama: Path) -> None:
+    mailbox = ReadyMailbox(all_at_once([]))
+    with (
+        pytest.raises(ValueError, match="--drafter oracle is not installed; there are: suffix"),
+        built(tiny_llama, mailbox, drafter="oracle"),
+    ):
+        pass

@@ -103,11 +103,21 @@ class MeasuredEngine:
         return self.run(all_of_them())
 
     async def ask(
-        self, prompt: Prompt, max_tokens: int, on_first: Callable[[], None] = lambda: None
+        self,
+        prompt: Prompt,
+        max_tokens: int,
+        on_first: Callable[[], None] = lambda: None,
+        *,
+        stop_ids: Sequence[int] = (),
     ) -> Answer:
-        """Exactly ``max_tokens`` tokens after a prompt; ``on_first`` is called at the first."""
+        """``max_tokens`` tokens after a prompt, or as many as come before one of ``stop_ids``.
+
+        ``on_first`` is called at the first.
+        """
         answer = Answer(time.perf_counter(), prompt_tokens=len(prompt))
-        params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+        params = SamplingParams(
+            temperature=0, max_tokens=max_tokens, ignore_eos=True, stop_token_ids=stop_ids
+        )
         request = GenerationRequest.validated(prompt, params, self._limits)  # type: ignore[arg-type]
         with Generation(self._client, request) as generation:
             while not generation.done:
@@ -120,6 +130,10 @@ class MeasuredEngine:
                     answer.token_ids += output.token_ids
                     answer.cached_tokens = output.cached_tokens
         return answer
+
+    def guesses(self) -> tuple[int, int]:
+        """Guesses at tokens that were verified so far, and those that were right."""
+        return self._client.load.drafted_tokens, self._client.load.accepted_tokens
 
     def look(self) -> Callable[[], Work]:
         """Begin to watch; the call returned says what was done since."""

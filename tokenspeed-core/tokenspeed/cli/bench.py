@@ -10,7 +10,7 @@ from typing import Literal
 
 import click
 
-from tokenspeed.cli.bench_engine import agentic, decode, prefill, suite, weights
+from tokenspeed.cli.bench_engine import agentic, decode, prefill, speculation, suite, weights
 from tokenspeed.cli.bench_host import host
 from tokenspeed.cli.bench_options import COUNT, check_option, finish, save_option, say
 from tokenspeed.cli.bench_serve import serve
@@ -97,5 +97,5 @@ def plugins(repetitions: int, save: Path | None, check: bool) -> None:
     finish(run(repetitions=repetitions), save, check)
 
 
-for _command in (decode, weights, prefill, agentic, suite, serve, host):
+for _command in (decode, weights, prefill, speculation, agentic, suite, serve, host):
     bench.add_command(_command)

@@ -136,6 +136,51 @@ def weights(
 
 @click.command()
 @_folder
+@click.option(
+    "--edits",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="Code to be written again, such as bench/edits/edits.jsonl.",
+)
+@click.option(
+    "--questions",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="Questions without anything to copy, such as bench/edits/free.jsonl.",
+)
+@click.option("--first", type=COUNT, help="Only so many of each.")
+@click.option("--repetitions", type=COUNT, default=1, show_default=True)
+@engine_options
+@save_option
+@check_option
+def speculation(
+    folder: str,
+    edits: Path | None,
+    questions: Path | None,
+    first: int | None,
+    repetitions: int,
+    save: Path | None,
+    check: bool,
+    **options: Any,
+) -> None:
+    """Answers with a --drafter beside the same answers without one, one request at a time."""
+    from tokenspeed.bench.edits import read_edits, read_free
+    from tokenspeed.bench.speculation import run
+
+    config = engine_config(folder, options)
+    if config.drafter is None:
+        raise click.UsageError("say who guesses: --drafter")
+    workloads = {}
+    if edits is not None:
+        workloads["edits"] = {edit.id: edit.prompt for edit in read_edits(edits)[:first]}
+    if questions is not None:
+        workloads["questions"] = {free.id: free.prompt for free in read_free(questions)[:first]}
+    if not workloads:
+        raise click.UsageError("give --edits, --questions or both")
+    report = run(config, workloads, repetitions=repetitions, progress=say)
+    finish(report, save, check)
+
+
+@click.command()
+@_folder
 @_prompts
 @REPETITIONS
 @engine_options

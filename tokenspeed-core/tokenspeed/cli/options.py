@@ -198,8 +198,8 @@ _OPTIONS = (
     ),
     click.option(
         "--drafter",
-        help="Guess what requests say next, so that a step returns several tokens: suffix looks for "
-        "what was said before. What is answered stays the same. Left out: nothing is guessed.",
+        help="Guess what requests say next, so that a step returns several tokens: suffix looks up "
+        "what was said before. Answers stay the same. Left out: nothing is guessed.",
     ),
     click.option(
         "--draft-tokens",

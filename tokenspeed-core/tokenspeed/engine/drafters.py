@@ -1,38 +1,67 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""The drafter that an operator asked for."""
+"""The drafter that an operator asked for: the engine's own, or one of a plugin."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tokenspeed_sdk.contracts.drafter import DrafterLimits
 from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE
 
 from tokenspeed._drafts import SuffixDrafter
+from tokenspeed.registry.drafters import read_drafter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tokenspeed_sdk.contracts.drafter import Drafter
     from tokenspeed_sdk.contracts.platform import Device
 
     from tokenspeed.config import EngineConfig
+    from tokenspeed.plugins.plan import Planned
 
 SUFFIX = "suffix"
 POOL_BYTES = 64 << 20
 """Of what ended requests said: about 3 million tokens."""
 
 
-def open_drafter(config: EngineConfig, device: Device, max_model_len: int) -> Drafter | None:
+def open_drafter(
+    config: EngineConfig,
+    device: Device,
+    installed: Sequence[Planned],
+    *,
+    max_model_len: int,
+    vocab_size: int,
+) -> Drafter | None:
     """The drafter of a config; None: nothing is to be guessed.
 
-    ValueError: there is none of its name, or steps of this device cannot verify guesses.
+    Args:
+        installed: drafters of plugins.
+
+    Raises:
+        ValueError: there is none of its name, or steps of this device cannot verify guesses.
+        LoadError, BrokenPromiseError: it is a plugin's, and that one is at fault.
     """
-    if config.drafter is None:
+    name = config.drafter
+    if name is None:
         return None
-    if config.drafter != SUFFIX:
-        raise ValueError(f'--drafter {config.drafter!r} is not known; there is "{SUFFIX}"')
+    plugins = {planned.name: planned for planned in installed}
+    if name not in {SUFFIX, *plugins}:
+        known = ", ".join([SUFFIX, *sorted(plugins)])
+        raise ValueError(f"--drafter {name} is not installed; there are: {known}")
     if config.graphs and GRAPH_CAPTURE in device.capabilities.features:
         raise ValueError(
-            f"--drafter {config.drafter} is not for this device: its decode steps are captured, and "
-            f"those that verify guesses cannot be yet; leave it out, or give --no-graphs"
+            f"--drafter {name} is not for this device yet: its decode steps are captured, and one "
+            f"that verifies guesses cannot be; leave it out, or give --no-graphs"
         )
+    if name in plugins:
+        limits = DrafterLimits(
+            max_requests=config.max_num_seqs,
+            max_model_len=max_model_len,
+            most=config.draft_tokens,
+            vocabulary=vocab_size,
+            pool_bytes=POOL_BYTES,
+        )
+        return read_drafter(plugins[name]).open(limits)
     return SuffixDrafter(max_model_len=max_model_len, pool_bytes=POOL_BYTES)

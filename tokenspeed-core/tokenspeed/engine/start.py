@@ -150,7 +150,13 @@ def build_engine(
     verifier = None
     if config.verify_page_tables:
         verifier = PageTableVerifier(scheduler, len(loaded.groups))
-    drafter = open_drafter(config, device, kv.budget.max_model_len)
+    drafter = open_drafter(
+        config,
+        device,
+        plan.plugins.of("drafter"),
+        max_model_len=kv.budget.max_model_len,
+        vocab_size=loaded.vocab_size,
+    )
     kernels = ", ".join(f"{each.op} {each.kernel}" for each in loaded.registry.choices())
     return executor, EngineLoop(
         scheduler,

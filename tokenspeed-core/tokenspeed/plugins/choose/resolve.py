@@ -151,7 +151,9 @@ def _rows(
         if p.contract == "grammar"
     ]
     drafters = [
-        Decision("drafter", p.name, p.owner, "installed; an engine uses the one that it is told to")
+        Decision(
+            "drafter", p.name, p.owner, "installed; an engine uses the one that --drafter names"
+        )
         for p in kept
         if p.contract == "drafter"
     ]
