@@ -346,9 +346,9 @@ def test_without_a_grammar_a_step_is_launched_whole(tiny_llama: Path, delaying: 
         parts: list[bool] = []
         dispatch = built.executor.dispatch
 
-        def spy(*args: Any, masked: bool, known: bool) -> Any:
+        def spy(*args: Any, masked: bool) -> Any:
             parts.append(masked)
-            return dispatch(*args, masked=masked, known=known)
+            return dispatch(*args, masked=masked)
 
         built.executor.dispatch = spy  # type: ignore[method-assign]
         built.run(all_at_once([submit(i, p, 5) for i, p in enumerate(prompts(3))]))

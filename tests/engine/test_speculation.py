@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from churn import VOCABULARY, Churn
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from test_grammar import Library, first, matcher, new
 from tokenspeed._scheduler import Finish
 from tokenspeed.engine.grammar import GrammarLoader, Grammars
+from tokenspeed.engine.loop import now_ms
 from tokenspeed.engine.speculation import REST, WORTH, Guesses, Speculation
 from tokenspeed.messages import Sampling, Submit
 from tokenspeed_sdk.contracts.platform import Device
@@ -219,6 +221,91 @@ def test_random_traffic_is_answered_as_without_guesses(
         assert answers[request].tokens == answered[request], request
     assert drafter.is_empty()
     assert speculation.accepted > 0
+
+
+class Seldom(Knowing):
+    """Guesses now and then: what it says when the engine looks need not be what comes of it."""
+
+    def draft(
+        self, request: NDArray[np.uint64], most: NDArray[np.int32], tokens: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
+        counts = super().draft(request, most, tokens)
+        return counts if self._random.random() < 0.5 else np.zeros_like(counts)
+
+
+def test_a_step_with_guesses_ends_before_the_next_is_planned(
+    tiny_llama: Path, device: Device
+) -> None:
+    """Also where others expire meanwhile, and nobody has another guess then: what counts of the
+    step is known only when it has ended."""
+    prompt = prompts(1, seed=11)[0]
+    right = {1: greedy(tiny_llama, prompt, 100)}
+    begin = now_ms()
+    submits = [submit(1, prompt, 100)]
+    submits += [
+        msgspec.structs.replace(submit(n, prompt[:3], 200), deadline_ms=begin + 3 * n)
+        for n in range(2, 150)
+    ]
+    speculation = Speculation(Seldom(right, 0.2), MOST, VOCABULARY)
+    with engine(tiny_llama, device, row_tokens=1 + MOST, max_seqs=2) as it:
+        answers = it.run(all_at_once(submits), speculation=speculation).answers
+    assert answers[1].tokens == right[1]
+    assert speculation.drafted > 0
+
+
+def test_guesses_with_a_host_tier_and_a_small_pool(tiny_llama: Path, device: Device) -> None:
+    """Rows wait for pages that transfers hold, steps after their guesses were verified."""
+    asked = prompts(8, seed=12)
+    right = {n: greedy(tiny_llama, prompt, 40) for n, prompt in enumerate(asked, 1)}
+    submits = [submit(n, prompt, 40) for n, prompt in enumerate(asked, 1)]
+    for wrong in (0.0, 0.5):
+        drafter = Knowing(right, wrong)
+        answers, speculation = run(
+            tiny_llama, device, submits, drafter, pages=40, host_pages=200, max_seqs=6
+        )
+        assert {n: answer.tokens for n, answer in answers.items()} == right
+        assert speculation.accepted > 0
+
+
+class Raising(Knowing):
+    """Breaks in one of its calls."""
+
+    def __init__(self, answers: Mapping[int, Sequence[int]], where: str) -> None:
+        super().__init__(answers, 0.0)
+        self._where = where
+
+    def advance(self, *arrays: Any) -> None:
+        super().advance(*arrays)
+        if self._where == "advance" and self.asked > 2:
+            raise RuntimeError("advance broke")
+
+    def draft(self, *arrays: Any) -> NDArray[np.int32]:
+        counts = super().draft(*arrays)
+        if self._where == "draft" and self.asked > 3:
+            raise RuntimeError("draft broke")
+        return counts - 99 if self._where == "counts" and self.asked > 3 else counts
+
+
+@pytest.mark.parametrize("where", ["advance", "draft", "counts"])
+def test_a_drafter_that_breaks_ends_no_request(
+    tiny_llama: Path, device: Device, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = prompts(3, seed=13)
+    right = {n: greedy(tiny_llama, prompt, 24) for n, prompt in enumerate(asked, 1)}
+    answers, _ = run(
+        tiny_llama,
+        device,
+        [submit(n, p, 24) for n, p in enumerate(asked, 1)],
+        Raising(right, where),
+    )
+    assert {n: answer.tokens for n, answer in answers.items()} == right
+    assert ("the drafter" in caplog.text) == (where != "counts")
+
+
+def test_an_abort_with_guesses_in_flight_is_no_wrong_guess() -> None:
+    guesses = Guesses(given=3)
+    guesses.settle(0)
+    assert (guesses.drafted, guesses.accepted, guesses.given) == (0, 0, 0)
 
 
 def test_what_does_not_pay_is_left_alone_for_a_while() -> None:

@@ -102,11 +102,12 @@ PlanBuffers::PlanBuffers(const nb::kwargs& arrays) : arrays_(nb::borrow<nb::dict
 namespace {
 
 // Of what was sampled behind each input of a row: up to the first that is not the next input, which
-// was a wrong draft. The last of them has no next.
+// was a wrong draft. The last of them has no next. A token that is none ends them, too: the next step
+// finds it again, first.
 std::span<const std::int64_t> accept(std::span<const std::int64_t> sampled,
                                      std::span<const TokenId> inputs) noexcept {
   std::size_t count = 1;
-  while (count < sampled.size() && sampled[count - 1] == inputs[count]) {
+  while (count < sampled.size() && sampled[count - 1] == inputs[count] && sampled[count] >= 0) {
     ++count;
   }
   return sampled.first(std::min(count, sampled.size()));

@@ -7,13 +7,14 @@
 
 namespace tokenspeed {
 
-bool Rows::add_decode(Batch& batch, Request& request, int drafts) {
+bool Rows::add_decode(Batch& batch, Request& request, int drafts, int spare) {
   const int upto = request.planned + 1 + drafts;
-  const int covered = extend(batch, request, upto);
+  int covered = extend(batch, request, request.planned + 1);
   if (covered <= request.planned) {
     return false;
   }
   Reservation& reservation = *fsm::reservation_of(request.state);
+  covered = extend_freely(reservation, upto, spare);
   if (!tell(batch, reservation)) {
     return false;
   }
@@ -115,6 +116,27 @@ int Rows::extend(Batch& batch, Request& request, int upto) {
         break;
       }
       reservation->append(g, std::move(page));
+    }
+  }
+  return covered;
+}
+
+// The same for guesses, at nobody's cost: from pages that no request owns, nor may need now.
+int Rows::extend_freely(Reservation& reservation, int upto, int spare) {
+  const Layout& layout = cache_.layout();
+  int covered = upto;
+  for (int g = 0; g < layout.num_groups(); ++g) {
+    const Group& group = layout.group(g);
+    if (group.kind == Kind::STATE) {
+      continue;
+    }
+    while (reservation.size(g) * group.page_size < covered) {
+      Page page = cache_.available_pages() > spare ? cache_.take_page() : Page();
+      if (!page) {
+        covered = reservation.size(g) * group.page_size;
+        break;
+      }
+      reservation.append(g, std::move(page));
     }
   }
   return covered;

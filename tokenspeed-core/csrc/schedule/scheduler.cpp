@@ -236,12 +236,13 @@ void Scheduler::expire(std::int64_t now_ms) {
 // turn. Returns whether pages ran short: then nobody is admitted in this step.
 bool Scheduler::add_decode_rows(Batch& batch) {
   bool short_of_pages = false;
+  const int spare = static_cast<int>(roster_.running().size()) * layout_.num_groups();
   // Retraction shortens the list, at or behind the row in hand.
   for (std::size_t i = 0; i < roster_.running().size(); ++i) {
     Request& request = *roster_.running()[i];
     if (request.has_row && request.prompt_planned() &&
         request.planned_outputs < request.max_new_tokens) {
-      short_of_pages |= !rows_.add_decode(batch, request, drafts_for(batch, request));
+      short_of_pages |= !rows_.add_decode(batch, request, drafts_for(batch, request), spare);
     }
   }
   return short_of_pages;

@@ -145,6 +145,26 @@ async def test_the_engine_keeps_no_more_than_there_is_room_for(
         assert [new[s.grammar] for s in front.engine.submits][-1] == b"one b"
 
 
+async def test_a_grammar_that_goes_and_is_named_again_in_one_message_stays(
+    serving: Callable[..., Any],
+    grammar_plan: Callable[..., PluginPlan],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_client, "MAX_GRAMMARS", 2)
+    async with serving(plugins=grammar_plan(one=50)) as front:
+        for text in ("a", "b"):
+            await responses(front.stub.Generate(request(max_new_tokens=1, regex=text)))
+        both = (request(max_new_tokens=1, regex=text) for text in ("a", "b", "c", "a", "b", "c"))
+        await asyncio.gather(*(responses(front.stub.Generate(each)) for each in both))
+        held: set[int] = set()
+        for message in front.engine.messages:  # as the engine does
+            held |= {grammar.number for grammar in message.new_grammars}
+            assert {submit.grammar for submit in message.submits} <= held
+            held -= set(message.old_grammars)
+        await responses(front.stub.Generate(request(max_new_tokens=1, regex="a")))
+        assert front.engine.submits[-1].grammar
+
+
 async def test_a_refused_constraint_ends_its_request_alone(
     serving: Callable[..., Any], grammar_plan: Callable[..., PluginPlan]
 ) -> None:

@@ -56,7 +56,7 @@ def test_a_mismatched_plugin_that_is_not_used_says_both_numbers(site):
     site.platform("acme-gpu", "acme")
     newer(site, "observer")
     (row,) = resolve_installed().others
-    assert "contract number 9.9; this engine serves 1.1" in row.why
+    assert "contract number 9.9; this engine serves 1.2" in row.why
 
 
 @pytest.mark.parametrize("break_it", [unreadable, newer])

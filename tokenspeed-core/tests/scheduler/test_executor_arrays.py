@@ -187,16 +187,18 @@ def test_tokens_count_up_to_the_first_wrong_draft(sampled, kept):
     assert arrays["row_kv_len"][:2].tolist() == [4 + len(kept), 4]
 
 
-def test_a_failed_token_behind_a_wrong_draft_fails_nothing():
+def test_a_failed_token_behind_a_draft_fails_nothing_yet():
     scheduler, arrays, buffers = drafting([3, 2])
     scheduler.set_drafts(1, np.array([5, 6], np.int32))
     scheduler.set_drafts(2, np.array([5, 6], np.int32))
     plan = scheduler.plan(0, buffers)
-    arrays["sampled"][:6] = [4, -1, 9, 5, -1, 9]
+    arrays["sampled"][:6] = [4, -1, 9, 5, -1, 9]  # of the second, behind a right one
     scheduler.commit_sampled(plan.step, buffers)
-    updates = scheduler.take_updates()
-    assert updates.ended() == [(2, Finish.FAILED)]
-    assert tokens_of(updates)[1] == [4]
+    assert tokens_of(scheduler.take_updates()) == {1: [4], 2: [5]}
+    plan = scheduler.plan(0, buffers)  # the next step finds it again, where it counts
+    arrays["sampled"][:2] = 3, -1
+    scheduler.commit_sampled(plan.step, buffers)
+    assert scheduler.take_updates().ended() == [(2, Finish.FAILED)]
 
 
 def test_drafts_are_for_one_plan_and_for_known_inputs():
@@ -225,3 +227,35 @@ def test_results_need_room_for_every_draft():
     scheduler, buffers = Scheduler(DRAFTING), PlanBuffers(**executor_arrays())
     with pytest.raises(ValueError, match="sampled: expected at least max_seqs"):
         scheduler.plan(0, buffers)
+
+
+@pytest.mark.parametrize("steps", range(1, 7))
+def test_guesses_take_no_page_from_anybody(steps):
+    """Whoever has a row without them has one with them, however full the pool is."""
+    config = Config(
+        groups=[CacheGroupConfig("full", 4)],
+        num_pages=6,
+        max_seqs=S,
+        max_model_len=20,
+        max_step_tokens=T,
+        max_row_tokens=1 + DRAFTS,
+        prefix_cache=False,
+    )
+    found = []
+    for drafts in ([], [7, 7, 7]):
+        scheduler, arrays = Scheduler(config), executor_arrays()
+        for name in ("emit_token", "emit_slot", "emit_position", "sampled"):
+            arrays[name] = np.full(S * (1 + DRAFTS), -7, np.int64)
+        buffers = PlanBuffers(**arrays)
+        submit(scheduler, 1, 5)
+        submit(scheduler, 2, 10)
+        arrays["sampled"][:] = 8
+        for _ in range(steps):
+            scheduler.commit_sampled(scheduler.plan(0, buffers).step, buffers)
+        for request in (1, 2):
+            scheduler.set_drafts(request, np.array(drafts, np.int32))
+        plan = scheduler.plan(0, buffers)
+        rows = arrays["row_request"][: plan.num_rows].tolist()
+        found.append((rows, scheduler.counters().retractions))
+        assert plan.num_tokens >= plan.num_rows
+    assert found[0] == found[1]

@@ -157,13 +157,15 @@ class DeviceStep:
             host.copy_(resident, non_blocking=True)
 
     @torch.inference_mode()
-    def take_inputs(self, decode_rows: int) -> None:
-        """Take the tokens of decode rows from the upload: the slots' own are not what counts
-        behind a step that verified drafts."""
+    def take_inputs(self, rows: torch.Tensor) -> None:
+        """Take the tokens of some decode rows from the upload, instead of their slots' own.
+
+        ``rows``: [n] int64 on the host, of a step whose decode rows have a token each.
+        """
         inputs = self._inputs.arrays
-        first = inputs.row_query_start[:decode_rows].long()
-        token = inputs.token_ids.index_select(0, first).long()
-        self._last_token[inputs.row_slot[:decode_rows].long()] = token
+        there = rows.to(self._last_token.device, non_blocking=True)
+        token = inputs.token_ids.index_select(0, there).long()
+        self._last_token[inputs.row_slot.index_select(0, there).long()] = token
 
     def _update_page_tables(self, inputs: StepArrays) -> None:
         for group, (table, epochs) in enumerate(

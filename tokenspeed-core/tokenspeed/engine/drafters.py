@@ -26,42 +26,45 @@ POOL_BYTES = 64 << 20
 """Of what ended requests said: about 3 million tokens."""
 
 
-def open_drafter(
-    config: EngineConfig,
-    device: Device,
-    installed: Sequence[Planned],
-    *,
-    max_model_len: int,
-    vocab_size: int,
-) -> Drafter | None:
-    """The drafter of a config; None: nothing is to be guessed.
+def check_drafter(config: EngineConfig, device: Device, installed: Sequence[Planned]) -> None:
+    """Before minutes of loading: whether there is the drafter that a config names.
 
-    Args:
-        installed: drafters of plugins.
-
-    Raises:
-        ValueError: there is none of its name, or steps of this device cannot verify guesses.
-        LoadError, BrokenPromiseError: it is a plugin's, and that one is at fault.
+    ValueError: there is none, or steps of this device cannot verify guesses.
     """
     name = config.drafter
     if name is None:
-        return None
-    plugins = {planned.name: planned for planned in installed}
-    if name not in {SUFFIX, *plugins}:
-        known = ", ".join([SUFFIX, *sorted(plugins)])
-        raise ValueError(f"--drafter {name} is not installed; there are: {known}")
+        return
+    names = [SUFFIX, *sorted(planned.name for planned in installed)]
+    if name not in names:
+        raise ValueError(f"--drafter {name} is not installed; there are: {', '.join(names)}")
     if config.graphs and GRAPH_CAPTURE in device.capabilities.features:
         raise ValueError(
             f"--drafter {name} is not for this device yet: its decode steps are captured, and one "
             f"that verifies guesses cannot be; leave it out, or give --no-graphs"
         )
-    if name in plugins:
-        limits = DrafterLimits(
-            max_requests=config.max_num_seqs,
-            max_model_len=max_model_len,
-            most=config.draft_tokens,
-            vocabulary=vocab_size,
-            pool_bytes=POOL_BYTES,
-        )
-        return read_drafter(plugins[name]).open(limits)
+
+
+def open_drafter(
+    config: EngineConfig, installed: Sequence[Planned], *, max_model_len: int, vocab_size: int
+) -> Drafter | None:
+    """The drafter of a config, which was checked; None: nothing is to be guessed.
+
+    Args:
+        installed: drafters of plugins.
+
+    Raises:
+        LoadError, BrokenPromiseError: it is a plugin's, and that one is at fault.
+    """
+    if config.drafter is None:
+        return None
+    for planned in installed:
+        if planned.name == config.drafter:
+            limits = DrafterLimits(
+                max_requests=config.max_num_seqs,
+                max_model_len=max_model_len,
+                most=config.draft_tokens,
+                vocabulary=vocab_size,
+                pool_bytes=POOL_BYTES,
+            )
+            return read_drafter(planned).open(limits)
     return SuffixDrafter(max_model_len=max_model_len, pool_bytes=POOL_BYTES)

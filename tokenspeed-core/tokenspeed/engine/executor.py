@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from tokenspeed._scheduler import Plan, PlanBuffers, RowFlag
 from tokenspeed.engine.adjustments import History, TenantLoader, no_history
@@ -29,7 +30,6 @@ from tokenspeed.messages import TokenLogprobs
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import torch
     from tokenspeed_sdk.contracts.platform import Device, Event
 
     from tokenspeed.cache.slab import Slab
@@ -119,7 +119,8 @@ class Executor:
         self._device = device
         self._asks_of_prompt = np.zeros(limits.sequences + 2, np.bool_)
         self._tenants = TenantLoader(device, step.adjustments, RING)
-        self._drafts = limits.row_tokens > 1
+        self._may_draft = limits.row_tokens > 1
+        self._stale = np.zeros(limits.sequences + 2, np.bool_)
         self._dispatched = 0
 
     def next_buffers(self) -> StepBuffers:
@@ -142,7 +143,6 @@ class Executor:
         history: History = no_history,
         *,
         masked: bool = False,
-        known: bool = False,
     ) -> InFlight:
         """Queue a planned step; the plan lies in ``next_buffers()``, which is another afterwards.
 
@@ -150,8 +150,6 @@ class Executor:
             requests: sampling parameters by request id, at least of all new tenants.
             history: of a request; asked of new tenants that have penalties.
             masked: leave the sampling out: ``sample_masked`` is called before the next dispatch.
-            known: no step is in flight, so the plan holds all its tokens; so it must where drafts
-                are verified, now or in the step before.
         """
         buffers = self.next_buffers()
         drafts = buffers.drafts(plan)
@@ -166,8 +164,7 @@ class Executor:
             self._stream.run(partial(self._slab.copy_pages, buffers.copies(plan)))
         find = self._graphs.find_forward if masked else self._graphs.find
         bucket = None if drafts else find(plan.num_rows, plan.num_decode_rows)
-        if known and self._drafts and plan.num_decode_rows and not drafts:
-            self._stream.run(partial(self._take_inputs, buffers, plan.num_decode_rows))
+        self._repair_inputs(buffers, plan, drafts)
         if bucket is None:
             launch = self._launch_forward if masked else partial(self._launch, bool(wanted))
             self._stream.run(partial(launch, buffers, _shape(plan, drafts), wishes))
@@ -207,9 +204,22 @@ class Executor:
         self._step.run(shape, buffers.arrays, wishes)
         self._step.download(buffers, logprobs=logprobs)
 
-    def _take_inputs(self, buffers: StepBuffers, decode_rows: int) -> None:
+    def _repair_inputs(self, buffers: StepBuffers, plan: Plan, drafts: int) -> None:
+        """A step that verified drafts left another token on the device than the last that counts.
+        Those rows have nothing in flight, so the plan has their input."""
+        if not self._may_draft:
+            return
+        host, decode = buffers.host, plan.num_decode_rows
+        slots = host["row_slot"]
+        stale = np.flatnonzero(self._stale[slots[:decode]])
+        if len(stale) and not drafts:
+            self._stream.run(partial(self._take_inputs, buffers, torch.from_numpy(stale)))
+        self._stale[slots[: plan.num_rows]] = False
+        self._stale[slots[:decode]] = np.diff(host["row_query_start"][: decode + 1]) > 1
+
+    def _take_inputs(self, buffers: StepBuffers, rows: torch.Tensor) -> None:
         self._step.upload(buffers)
-        self._step.take_inputs(decode_rows)
+        self._step.take_inputs(rows)
 
     def _replay(self, logprobs: bool, buffers: StepBuffers, bucket: int) -> None:
         self._step.upload(buffers, decode=True)

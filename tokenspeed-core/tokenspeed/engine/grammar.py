@@ -129,21 +129,44 @@ class Sequence:
     def accept(self, tokens: list[int]) -> None:
         """Follow what was generated."""
         for token in tokens:
-            if self.failure is None and not self.matcher.accept(token):
-                self.failure = f"its grammar does not let token {token} follow"
+            if self.failure is not None:
+                return
+            try:
+                if not self.matcher.accept(token):
+                    self.failure = f"its grammar does not let token {token} follow"
+            except BaseException as raised:
+                self.failure = _fault(raised)
 
     def fill(self, mask: np.ndarray) -> None:
         """Which tokens may come next; none after a failure, so that the row fails."""
         if self.failure is None:
             try:
                 self.matcher.fill(mask)
-            except GrammarError as error:
-                self.failure = f"its grammar fails: {error}"
             except BaseException as raised:
-                error_ = as_failure(raised, "a grammar backend")
-                self.failure = f"its grammar fails: {type(error_).__name__}: {error_}"
+                self.failure = _fault(raised)
         if self.failure is not None:
             mask[:] = 0
+
+
+def _fault(raised: BaseException) -> str:
+    """Why a request ends whose matcher raised; of a stranger's code, anything but an interrupt."""
+    if isinstance(raised, GrammarError):
+        return f"its grammar fails: {raised}"
+    error = as_failure(raised, "a grammar backend")
+    return f"its grammar fails: {type(error).__name__}: {error}"
+
+
+class _NoMatcher:
+    """Of a request whose grammar made none."""
+
+    def accept(self, token: int) -> bool:
+        return False
+
+    def fill(self, mask: np.ndarray) -> None:
+        mask[:] = 0
+
+    def rollback(self, tokens: int) -> None:
+        pass
 
 
 MaskedRows: TypeAlias = list[tuple[int, Sequence]]
@@ -199,7 +222,12 @@ class Grammars:
 
     def begin(self, submit: Submit, grammar: Grammar) -> None:
         """The scheduler took a submit."""
-        matcher, thinking = grammar.matcher(), submit.thinking
+        try:
+            matcher: Matcher = grammar.matcher()
+        except BaseException as raised:
+            self._sequences[submit.request] = Sequence(_NoMatcher(), _fault(raised))
+            return
+        thinking = submit.thinking
         held = matcher if thinking is None else AfterThinking(matcher, thinking)
         self._sequences[submit.request] = Sequence(held)
 

@@ -89,7 +89,7 @@ class EngineLoop:
             self._receive(previous, stalled)
             self._acknowledge()
             self._submit_waiting()
-            if previous is not None and self._speculation.waits:
+            if previous is not None and (previous.drafts or self._speculation.waits):
                 self._commit(previous)
                 self._report(self._follow())
                 previous = None
@@ -195,7 +195,7 @@ class EngineLoop:
         masked = self._grammars.masked(plan, buffers)
         with self._launching:
             step = self._executor.dispatch(
-                plan, self._sampling, self._scheduler.tokens, masked=bool(masked), known=known
+                plan, self._sampling, self._scheduler.tokens, masked=bool(masked)
             )
         return step, masked
 

@@ -13,6 +13,7 @@ the loop waits for that only while there is something to guess.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from tokenspeed._scheduler import Plan, Scheduler, Updates
     from tokenspeed.messages import Submit
+
+log = logging.getLogger(__name__)
 
 SMOOTHING = 0.2
 """Weight of the last verified row in a request's share of right guesses."""
@@ -44,12 +47,15 @@ class Guesses:
     """What is known of one request's guesses.
 
     Attributes:
+        prompt, namespace: of the request, until its first token; then the drafter has them.
         share: of those that were right, lately.
         given: how many the next step verifies.
         rest: tokens to go until it is guessed for again.
         drafted, accepted: all so far.
     """
 
+    prompt: bytes = b""
+    namespace: int = 0
     share: float = HOPED
     given: int = 0
     rest: int = 0
@@ -64,10 +70,10 @@ class Guesses:
         return min(most, 1 + round(1 / max(1 - self.share, 1e-3)))
 
     def settle(self, tokens: int) -> None:
-        """A step returned so many tokens, the last of which is no guess."""
+        """A step returned so many tokens, the last of which is no guess; or the request is over."""
         self.rest = max(0, self.rest - tokens)
         given, self.given = self.given, 0
-        if not given:
+        if not given or not tokens:
             return
         right = min(tokens - 1, given)
         self.drafted += given
@@ -100,36 +106,56 @@ class Speculation:
         of each, a row returns one at a time."""
         if self._drafter is None or submit.grammar or submit.sampling.adjusts:
             return
-        prompt = np.frombuffer(submit.tokens, np.int32)
-        self._drafter.begin(submit.request, prompt, namespace=submit.namespace)
-        self._requests[submit.request] = Guesses()
+        self._requests[submit.request] = Guesses(submit.tokens, submit.namespace)
 
     def advance(self, updates: Updates) -> None:
         """Follow what was told of all requests, and look whether there is something to guess."""
-        if self._drafter is None or not self._requests:
+        if self._drafter is None or not self._requests or not len(updates):
             return
+        try:
+            self._advance(self._drafter, updates)
+            self.waits = any(count for _, count, _ in self._guess(self._drafter))
+        except Exception:
+            self._give_up()
+
+    def _advance(self, drafter: Drafter, updates: Updates) -> None:
         starts = updates.token_start.tolist()
         for i, request in enumerate(updates.request.tolist()):
-            if guesses := self._requests.get(request):
-                drafted, accepted = guesses.drafted, guesses.accepted
-                guesses.settle(starts[i + 1] - starts[i])
-                self.drafted += guesses.drafted - drafted
-                self.accepted += guesses.accepted - accepted
-        self._drafter.advance(updates.request, updates.token_start, updates.tokens)
+            guesses, count = self._requests.get(request), starts[i + 1] - starts[i]
+            if guesses is None:
+                continue
+            if guesses.prompt and count:  # before, there is nothing to guess, and it may queue long
+                prompt = np.frombuffer(guesses.prompt, np.int32)
+                drafter.begin(request, prompt, namespace=guesses.namespace)
+                guesses.prompt = b""
+            drafted, accepted = guesses.drafted, guesses.accepted
+            guesses.settle(count)
+            self.drafted += guesses.drafted - drafted
+            self.accepted += guesses.accepted - accepted
+        drafter.advance(updates.request, updates.token_start, updates.tokens)
         for request, _ in updates.ended():
-            if self._requests.pop(request, None) is not None:
-                self._drafter.end(request)
-        if len(updates):
-            self.waits = any(count for _, count, _ in self._guess())
+            over = self._requests.pop(request, None)
+            if over is not None and not over.prompt:
+                drafter.end(request)
 
     def propose(self, scheduler: Scheduler) -> None:
         """Give the next plan its guesses; nothing is in flight."""
-        if not self.waits:
+        if self._drafter is None or not self.waits:
             return
         self.waits = False
-        for request, count, tokens in self._guess():
+        guesses = []
+        try:
+            guesses = self._guess(self._drafter)
+        except Exception:
+            self._give_up()
+        for request, count, tokens in guesses:
             if count and scheduler.set_drafts(request, tokens[:count]):
                 self.waits = True
+
+    def _give_up(self) -> None:
+        """A drafter that raises guesses no more; nobody's answer needs it."""
+        log.exception("the drafter %s failed and is left out from now on", type(self._drafter))
+        self._drafter, self.waits = None, False
 
     def planned(self, plan: Plan, host: Mapping[str, np.ndarray]) -> None:
         """A step was planned into ``host``: note how many guesses it had room for."""
@@ -143,16 +169,15 @@ class Speculation:
             if count:
                 self._requests[request].given = count
 
-    def _guess(self) -> list[tuple[int, int, np.ndarray]]:
+    def _guess(self, drafter: Drafter) -> list[tuple[int, int, np.ndarray]]:
         """(request, how many, guesses)."""
-        assert self._drafter is not None
-        wanted = {r: g.wanted(self._most) for r, g in self._requests.items()}
+        wanted = {r: g.wanted(self._most) for r, g in self._requests.items() if not g.prompt}
         asked = [request for request, count in wanted.items() if count]
         if not asked:
             return []
         tokens = np.zeros((len(asked), self._most), np.int32)
         most = np.array([wanted[request] for request in asked], np.int32)
-        found = np.minimum(self._drafter.draft(np.array(asked, np.uint64), most, tokens), most)
+        found = np.clip(drafter.draft(np.array(asked, np.uint64), most, tokens), 0, most)
         # A stranger's guess may be no token, and the model would look it up.
         inside = (tokens >= 0) & (tokens < self._vocab_size)
         found = np.minimum(found, np.logical_and.accumulate(inside, 1).sum(1))

@@ -25,7 +25,7 @@ from tokenspeed._scheduler import Config, Scheduler, max_copies, max_transfer_pa
 from tokenspeed.cache.transfers import PageMover
 from tokenspeed.engine.buffers import Limits
 from tokenspeed.engine.device_step import DeviceStep
-from tokenspeed.engine.drafters import open_drafter
+from tokenspeed.engine.drafters import check_drafter, open_drafter
 from tokenspeed.engine.dry_step import dry_steps
 from tokenspeed.engine.executor import Executor
 from tokenspeed.engine.formats import Formats, warn_of_default_scales
@@ -132,6 +132,8 @@ def build_engine(
     config = plan.engine
     phase = partial(_phase, mailbox, tell)
     device = platform.open()
+    drafters = plan.plugins.of("drafter")
+    check_drafter(config, device, drafters)
     with phase("load model", "use a smaller model"):
         loaded = _load(plan, device, mailbox, doing)
     with phase("measure workspace", "lower --max-step-tokens"):
@@ -141,6 +143,12 @@ def build_engine(
     with phase("capture graphs", "lower --max-num-seqs, or give --no-graphs"):
         may_mask = bool(plan.plugins.of("grammar"))
         executor = _executor(loaded, device, config, kv, planning, doing, may_mask=may_mask)
+    drafter = open_drafter(
+        config,
+        drafters,
+        max_model_len=kv.budget.max_model_len,
+        vocab_size=loaded.vocab_size,
+    )
     loaded.registry.check_pins()
     loaded.registry.check_wired()
     _log_summary(loaded, kv, workspace)
@@ -150,13 +158,6 @@ def build_engine(
     verifier = None
     if config.verify_page_tables:
         verifier = PageTableVerifier(scheduler, len(loaded.groups))
-    drafter = open_drafter(
-        config,
-        device,
-        plan.plugins.of("drafter"),
-        max_model_len=kv.budget.max_model_len,
-        vocab_size=loaded.vocab_size,
-    )
     kernels = ", ".join(f"{each.op} {each.kernel}" for each in loaded.registry.choices())
     return executor, EngineLoop(
         scheduler,

@@ -169,9 +169,12 @@ class EngineClient:
             self._grammars.move_to_end(grammar.number)
             return
         compiled = grammar.compiled
-        self._outgoing.new_grammars.append(
-            NewGrammar(grammar.number, compiled.backend, compiled.data)
-        )
+        if grammar.number in self._outgoing.old_grammars:  # it went with this message, unsent
+            self._outgoing.old_grammars.remove(grammar.number)
+        else:
+            self._outgoing.new_grammars.append(
+                NewGrammar(grammar.number, compiled.backend, compiled.data)
+            )
         self._grammars[grammar.number] = len(compiled.data)
         self._grammar_bytes += len(compiled.data)
         while len(self._grammars) > MAX_GRAMMARS or self._grammar_bytes > MAX_GRAMMAR_BYTES:

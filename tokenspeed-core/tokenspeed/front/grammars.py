@@ -99,8 +99,9 @@ class Grammars:
         try:
             answer = await self._worker.compile(constraint)
         except _WorkerEndedError as error:
+            # Not kept: the constraint need not be at fault, and may be tried again.
             log.warning("the grammar compiler ended (%s); it starts again when it is needed", error)
-            answer = Failed(f"the compiler ended while it worked on it ({error})")
+            return f"the compiler ended while it worked on it ({error})"
         except TimeoutError:
             answer = Failed(f"compiling it took more than {COMPILE_S:g} s")
         made: FrontGrammar | str
