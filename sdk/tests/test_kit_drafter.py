@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 from collections.abc import Callable
 from typing import Any
 
@@ -118,8 +119,11 @@ class Borrower(Follower):
         return super().guess(self.prompt.tolist() + text, most)
 
 
+HELD = 1 << 18
+
+
 class Hoarder(Follower):
-    """Releases nothing."""
+    """Releases nothing, and takes pages that were nobody's: an allocator may have some to reuse."""
 
     def open(self, limits: DrafterLimits) -> Any:
         drafter: Any = super().open(limits)
@@ -127,7 +131,11 @@ class Hoarder(Follower):
         return drafter
 
     def end(self, request: int) -> None:
-        self.hoard.append(np.array(self.texts.pop(request, [])))
+        self.texts.pop(request, None)
+        if request % 10 == 0:
+            held = mmap.mmap(-1, HELD)
+            held.write(b"x" * HELD)
+            self.hoard.append(held)
 
 
 class Sticky(Follower):
