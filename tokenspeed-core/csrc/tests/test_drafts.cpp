@@ -36,11 +36,28 @@ TEST_CASE("a decode row verifies the drafts that were asked for, with pages for 
   CHECK(step.rows[0].flags == (DECODE | EMITS));
   CHECK(step.rows[0].count == 4);
   CHECK(step.rows[0].kv_len == 7);
-  CHECK(step.rows[0].tokens == Tokens{0, 0, 0, 0});
+  CHECK(step.rows[0].tokens == Tokens{1000, 0, 0, 0});  // the last token, and what the device has
   REQUIRE(step.deltas.size() == 1);
   CHECK(step.deltas[0].index == 1);
   CHECK(rig.scheduler.page_table(1).size() == 2);
   rig.commit(step);
+}
+
+TEST_CASE("drafts that were given are verified where nothing of the request is in flight") {
+  Rig rig(shape());
+  ask(rig, 1, counting(0, 3), 20, 0);
+  rig.run();
+  const Tokens drafts{50, 51};
+  CHECK(rig.scheduler.set_drafts(1, drafts));
+  CHECK_FALSE(rig.scheduler.set_drafts(2, drafts));
+  const Step step = rig.plan();
+  CHECK(step.rows[0].tokens == Tokens{1000, 50, 51});
+  CHECK(step.summary.num_emits == 3);
+  CHECK(rig.scheduler.set_drafts(1, drafts));
+  const Step ahead = rig.plan();
+  CHECK(ahead.rows[0].count == 1);
+  rig.commit_tokens(step, {{1, Tokens{50, 9}}});
+  CHECK(rig.heard(1).tokens == Tokens{1000, 50, 9});
 }
 
 TEST_CASE("what was not accepted is rolled back: the next row starts behind the accepted tokens") {
