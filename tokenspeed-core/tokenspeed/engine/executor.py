@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from tokenspeed.messages import Sampling
 
 _NEW_TENANT = int(RowFlag.NEW_TENANT)  # numpy is slow with enums
-_EMITS = int(RowFlag.EMITS)
 NOBODY = 0
 """A slot."""
 
@@ -158,7 +157,7 @@ class Executor:
         self._sampling.gather(buffers, plan.num_emits)
         if drafts:
             _disown_drafts(buffers, plan)
-        wanted = self._wanted(plan, buffers.host)
+        wanted = self._wanted(plan, buffers)
         wishes = self._wishes(plan, buffers.host, requests, history)
         if plan.num_copies:
             self._stream.run(partial(self._slab.copy_pages, buffers.copies(plan)))
@@ -226,11 +225,12 @@ class Executor:
         self._graphs.replay(bucket)
         self._step.download(buffers, logprobs=logprobs)
 
-    def _wanted(self, plan: Plan, host: Mapping[str, np.ndarray]) -> list[tuple[int, int, int]]:
+    def _wanted(self, plan: Plan, buffers: StepBuffers) -> list[tuple[int, int, int]]:
         """Whose log-probabilities the step finds. Free where nobody on the device asks."""
         if not self._tenants.wanted.any():
             return []
-        emitting = np.flatnonzero(host["row_flags"][: plan.num_rows] & _EMITS)
+        host = buffers.host
+        emitting, _ = buffers.emitting(plan)
         counts = self._tenants.wanted[host["row_slot"][emitting]]
         asking = emitting[counts > 0]
         columns = (host["row_request"][asking], host["row_slot"][asking], counts[counts > 0])
