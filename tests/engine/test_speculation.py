@@ -117,6 +117,31 @@ def test_greedy_answers_are_those_of_transformers(
         assert 0 < speculation.accepted < speculation.drafted
 
 
+def test_what_was_guessed_is_told_by_request(tiny_llama: Path, device: Device) -> None:
+    """With the message that has the tokens, the last one of a request too."""
+    asked = prompts(3, seed=15)
+    right = {n: greedy(tiny_llama, prompt, 24) for n, prompt in enumerate(asked, 1)}
+    unknown = submit(9, asked[0], 24)
+    submits = [unknown, *(submit(n, p, 24) for n, p in enumerate(asked, 1))]
+    speculation = Speculation(Knowing(right, 0.3), MOST, VOCABULARY)
+    with engine(tiny_llama, device, row_tokens=1 + MOST) as it:
+        mailbox = it.run(all_at_once(submits), speculation=speculation)
+    told: dict[int, list[int]] = {}
+    for output in mailbox.outputs:
+        for guessed in output.guessed:
+            updated = np.frombuffer(output.request, np.uint64).tolist()
+            assert guessed.request in updated
+            assert 0 <= guessed.accepted <= guessed.drafted > 0
+            counts = told.setdefault(guessed.request, [0, 0])
+            counts[0] += guessed.drafted
+            counts[1] += guessed.accepted
+    assert told.keys() == {1, 2, 3}
+    drafted, accepted = np.array(list(told.values())).sum(0).tolist()
+    assert (drafted, accepted) == (speculation.drafted, speculation.accepted)
+    load = mailbox.outputs[-1].load
+    assert (drafted, accepted) == (load.drafted_tokens, load.accepted_tokens)
+
+
 @pytest.mark.parametrize("temperature", [0.7, 1.5])
 def test_sampled_answers_are_those_without_guesses(
     tiny_llama: Path, device: Device, temperature: float

@@ -271,6 +271,18 @@ class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True):
     values: bytes
 
 
+class Guessed(msgspec.Struct, frozen=True, array_like=True):
+    """Guesses at tokens of one request that a step verified.
+
+    Attributes:
+        drafted, accepted: all of them, and those that were right.
+    """
+
+    request: int
+    drafted: int
+    accepted: int
+
+
 class EngineOutput(msgspec.Struct, array_like=True, tag="output"):
     """Engine to front, at most one a step: n updates in order of happening.
 
@@ -287,6 +299,7 @@ class EngineOutput(msgspec.Struct, array_like=True, tag="output"):
         steps: steps that ended since the last message, in order.
         logprobs: of the tokens of requests that asked, in order.
         prompt_logprobs: of prompts of requests that asked.
+        guessed: of requests for which tokens were guessed.
     """
 
     request: bytes = b""
@@ -304,6 +317,7 @@ class EngineOutput(msgspec.Struct, array_like=True, tag="output"):
     kv_events: KvEventColumns | None = None
     logprobs: list[TokenLogprobs] = []
     prompt_logprobs: list[PromptLogprobs] = []
+    guessed: list[Guessed] = []
 
 
 class EngineLoading(msgspec.Struct, frozen=True, array_like=True, tag="loading"):

@@ -208,6 +208,8 @@ class RequestFinished:
         cached_tokens: sum over its ``sequence_started``.
         output_tokens: sum over its ``tokens_generated``.
         error: what the client was told, for outcomes that are errors; else None.
+        drafted_tokens: guesses at its tokens that were verified. (New in 1.3, as the next.)
+        accepted_tokens: those of them that were right.
     """
 
     hook: ClassVar[str] = "request_finished"
@@ -221,6 +223,8 @@ class RequestFinished:
     cached_tokens: int
     output_tokens: int
     error: str | None
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

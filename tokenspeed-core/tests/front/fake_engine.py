@@ -19,6 +19,7 @@ from tokenspeed.messages import (
     EngineOutput,
     EngineReady,
     FromEngine,
+    Guessed,
     KvEventColumns,
     Load,
     PromptLogprobs,
@@ -66,6 +67,7 @@ class FakeEngine(threading.Thread):
         unanswered: questions for the ledger that a later one overtakes.
         host_tier: fields of its load that tell of the host tier.
         asked: request to how many of the likeliest tokens it asks for; -1 for none.
+        guesses: told with each token, as (verified, right); (0, 0): none are made.
         kv_events: said as soon as possible, one message each.
     """
 
@@ -85,6 +87,7 @@ class FakeEngine(threading.Thread):
         self.host_tier: dict[str, int] = {}
         self.kv_events: list[KvEventColumns] = []
         self.asked: dict[int, int] = {}
+        self.guesses = (0, 0)
         self.go = threading.Event()
         self._address = address
         self._ready = ready
@@ -195,6 +198,7 @@ class FakeEngine(threading.Thread):
                 for token in tokens
                 if self.asked.get(request, -1) >= 0
             ],
+            guessed=[Guessed(row[0], *self.guesses) for row in rows if self.guesses != (0, 0)],
         )
 
     def _tell_prompt(self, submit: Submit) -> None:

@@ -4,12 +4,16 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any, TypeVar
 
 import grpc
+import pytest
 from smg_grpc_proto import tokenspeed_scheduler_pb2 as pb
+from tokenizers import Tokenizer
 from tokenspeed.messages import Rejected
+from tokenspeed.observe.usage_log import log_usage
 from tokenspeed_sdk.contracts.observer import (
     Event,
     LoadReported,
@@ -119,6 +123,27 @@ async def test_sequences_of_one_request_are_told_apart(front: Front) -> None:
     assert sorted(event.index for event in of(front, TokensGenerated)) == [0, 0, 1, 1, 2, 2]
     [finished] = of(front, RequestFinished)
     assert (finished.output_tokens, finished.cached_tokens) == (6, 9)
+
+
+async def test_guesses_are_told_of_their_request(
+    front: Front, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a sum over its sequences; also where a stop string ended them before the engine did."""
+    caplog.set_level(logging.INFO, "tokenspeed.observe.usage_log")
+    await responses(front.stub.Generate(request(max_new_tokens=2)))
+    front.engine.guesses = (5, 3)
+    await responses(front.stub.Generate(request(n=2, max_new_tokens=2)))
+    words = tokenizer.encode("hello own fox jumps hello").ids
+    front.engine.script = lambda submit: ([token] for token in words)
+    await responses(front.stub.Generate(request(stop=["fox"])))
+    told = {e.request: (e.drafted_tokens, e.accepted_tokens) for e in of(front, RequestFinished)}
+    output = {e.request: e.output_tokens for e in of(front, RequestFinished)}
+    assert told == {1: (0, 0), 2: (20, 12), 3: (5 * output[3], 3 * output[3])}
+    assert 0 < output[3] < len(words)
+    for event in of(front, RequestFinished):
+        log_usage(event)
+    assert "request 2 r1: length after " in caplog.text
+    assert "s, 3 prompt tokens (6 cached), 4 output tokens, 12 of 20 guesses right" in caplog.text
 
 
 async def test_every_outcome(front: Front, monkeypatch: Any) -> None:

@@ -148,6 +148,7 @@ class Reporter:
             kv_events=kv_events,
             logprobs=self._logprobs_of(updates),
             prompt_logprobs=self._prompt_logprobs,
+            guessed=self._speculation.take_verified(),
         )
         self._started, self._steps, self._prompt_logprobs = [], [], []
         self._rejected, self._ledger_asked = [], 0

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tokenspeed.messages import Guessed
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -100,6 +102,7 @@ class Speculation:
         self.waits = False
         self.drafted = 0
         self.accepted = 0
+        self._verified: list[Guessed] = []
 
     def begin(self, submit: Submit) -> None:
         """The scheduler took a request. Where tokens change what may follow them, or more is told
@@ -128,15 +131,26 @@ class Speculation:
                 prompt = np.frombuffer(guesses.prompt, np.int32)
                 drafter.begin(request, prompt, namespace=guesses.namespace)
                 guesses.prompt = b""
-            drafted, accepted = guesses.drafted, guesses.accepted
-            guesses.settle(count)
-            self.drafted += guesses.drafted - drafted
-            self.accepted += guesses.accepted - accepted
+            self._settle(request, guesses, count)
         drafter.advance(updates.request, updates.token_start, updates.tokens)
         for request, _ in updates.ended():
             over = self._requests.pop(request, None)
             if over is not None and not over.prompt:
                 drafter.end(request)
+
+    def _settle(self, request: int, guesses: Guesses, tokens: int) -> None:
+        drafted, accepted = guesses.drafted, guesses.accepted
+        guesses.settle(tokens)
+        drafted, accepted = guesses.drafted - drafted, guesses.accepted - accepted
+        if drafted:
+            self._verified.append(Guessed(request, drafted, accepted))
+            self.drafted += drafted
+            self.accepted += accepted
+
+    def take_verified(self) -> list[Guessed]:
+        """By request, what was verified since the last call."""
+        verified, self._verified = self._verified, []
+        return verified
 
     def propose(self, scheduler: Scheduler) -> None:
         """Give the next plan its guesses; nothing is in flight."""

@@ -282,6 +282,7 @@ class EngineClient:
             if entry is not None and entry[0].record is not None:
                 entry[0].record.started(entry[1], started)
         self._dispatch_prompts(output)
+        self._dispatch_guesses(output)
         self._dispatch_updates(output)
         for request, reason in output.failure.items():
             if entry := self._sequences.pop(request, None):  # the scheduler never saw it
@@ -307,6 +308,12 @@ class EngineClient:
             if entry := self._sequences.get(found.request):
                 stream, index = entry
                 stream.news_of(index).prompt_logprobs.update(read_prompt_logprobs(found))
+
+    def _dispatch_guesses(self, output: EngineOutput) -> None:
+        for guessed in output.guessed:
+            entry = self._sequences.get(guessed.request)
+            if entry is not None and entry[0].record is not None:
+                entry[0].record.guessed(guessed)
 
     def _dispatch_updates(self, output: EngineOutput) -> None:
         requests = np.frombuffer(output.request, np.uint64).tolist()

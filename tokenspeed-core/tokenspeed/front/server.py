@@ -21,6 +21,7 @@ from tokenspeed.front.model_folder import ModelFolder
 from tokenspeed.front.service import GrpcServer, SchedulerService
 from tokenspeed.observe.events import EventStream
 from tokenspeed.observe.metrics import Metrics, MetricsPage
+from tokenspeed.observe.usage_log import log_usage
 from tokenspeed.process.failure import StartError
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ async def _serve(plan: LaunchPlan, observers: Observers, report: Report) -> None
     metrics = Metrics()
     events.add(metrics.observe)
     events.add(observers.observe)
+    events.add(log_usage)
     async with EngineClient(plan.ipc, events, kv_events=plan.engine.kv_events) as client:
         admin = AdminPort(client, MetricsPage(metrics, client, observers))
         runner, admin_port = await admin.start(config.admin_port)

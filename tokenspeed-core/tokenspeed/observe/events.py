@@ -33,7 +33,7 @@ from tokenspeed_sdk.contracts.observer import (
 from tokenspeed.version import engine_version
 
 if TYPE_CHECKING:
-    from tokenspeed.messages import EngineReady, Load, Started, StepReport
+    from tokenspeed.messages import EngineReady, Guessed, Load, Started, StepReport
 
 Sink = Callable[[Event], None]
 
@@ -141,6 +141,8 @@ class RequestRecord:
         self._received = time.monotonic()
         self._cached_tokens = 0
         self._output_tokens = 0
+        self._drafted_tokens = 0
+        self._accepted_tokens = 0
         self._last_tokens: dict[int, float] = {}
 
     def started(self, index: int, started: Started) -> None:
@@ -175,6 +177,11 @@ class RequestRecord:
             )
         )
 
+    def guessed(self, guessed: Guessed) -> None:
+        """Guesses at tokens of a sequence were verified."""
+        self._drafted_tokens += guessed.drafted
+        self._accepted_tokens += guessed.accepted
+
     def finished(self, outcome: Outcome, error: str | None = None) -> None:
         """It ended; nothing may come after this."""
         self._events.publish(
@@ -188,5 +195,7 @@ class RequestRecord:
                 cached_tokens=self._cached_tokens,
                 output_tokens=self._output_tokens,
                 error=error,
+                drafted_tokens=self._drafted_tokens,
+                accepted_tokens=self._accepted_tokens,
             )
         )

@@ -139,6 +139,8 @@ def _served(
         cached_tokens=cached * sequences,
         output_tokens=output,
         error=_error(number, outcome),
+        drafted_tokens=output,
+        accepted_tokens=output // 2,
     )
 
 
