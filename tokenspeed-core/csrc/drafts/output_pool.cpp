@@ -14,7 +14,7 @@ constexpr std::size_t kMost = std::size_t{1} << 30;  // distances have 32 bits
 
 }  // namespace
 
-OutputPool::OutputPool(std::size_t bytes) {
+OutputPool::OutputPool(std::size_t bytes, Position begin) : begin_(begin), end_(begin) {
   const std::size_t tokens = bytes / (sizeof(Entry) + sizeof(Place));
   if (tokens < kFewest) {
     return;
@@ -43,7 +43,7 @@ void OutputPool::add(Namespace ns, std::span<const TokenId> output) noexcept {
 
 void OutputPool::find(Namespace ns, std::span<const TokenId> text, std::size_t most,
                       std::span<TokenId> room, Matches& matches) const noexcept {
-  if (capacity_ == 0 || text.size() < kGram || end_ == 0) {
+  if (capacity_ == 0 || text.size() < kGram || end_ == begin_) {
     return;
   }
   TokenId* free = room.data();
@@ -56,8 +56,13 @@ void OutputPool::find(Namespace ns, std::span<const TokenId> text, std::size_t m
     }
     const std::size_t length = at(place).ns == ns ? match_length(place, text) : 0;
     if (matches.wants(length)) {
-      matches.add({length, copy(place, most, free)});
-      free += most;
+      // A slot that was not written for 2^32 tokens may lead to a gram that no slot is of, such as
+      // an output's last: what nothing follows would only hide matches that say something.
+      const std::span<const TokenId> follows = copy(place, most, free);
+      if (!follows.empty()) {
+        matches.add({length, follows});
+        free += most;
+      }
     }
     back = at(place).back;
   }

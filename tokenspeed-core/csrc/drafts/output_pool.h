@@ -17,8 +17,12 @@ class OutputPool {
  public:
   static constexpr int kLooks = 64;  // occurrences that a search looks at, latest first
 
-  // Takes at most `bytes` of memory; too few for a ring of a few tokens: keeps nothing.
-  explicit OutputPool(std::size_t bytes);
+  // Positions count all tokens that ever came; a position is in the ring at its lowest bits.
+  using Position = std::uint64_t;
+
+  // Takes at most `bytes` of memory; too few for a ring of a few tokens: keeps nothing. As if
+  // `begin` tokens had come and gone already.
+  explicit OutputPool(std::size_t bytes, Position begin = 0);
 
   std::size_t capacity() const noexcept { return capacity_; }  // tokens, separators included
 
@@ -36,12 +40,9 @@ class OutputPool {
     Place back;  // how far before this place the same gram ended; 0 is none
   };
 
-  // Positions count all tokens that ever came; a position is in the ring at its lowest bits.
-  using Position = std::uint64_t;
-
   Entry& at(Position position) noexcept { return ring_[position & (capacity_ - 1)]; }
   const Entry& at(Position position) const noexcept { return ring_[position & (capacity_ - 1)]; }
-  Position oldest() const noexcept { return end_ < capacity_ ? 0 : end_ - capacity_; }
+  Position oldest() const noexcept { return end_ - begin_ < capacity_ ? begin_ : end_ - capacity_; }
   // How far back from `position` that is whose lowest bits are `low`; 0 if it is gone.
   Place distance(Position position, Place low) const noexcept;
   std::size_t slot(Namespace ns, const TokenId* end) const noexcept;
@@ -50,7 +51,8 @@ class OutputPool {
   void push(Namespace ns, TokenId token) noexcept;
 
   std::size_t capacity_ = 0;  // a power of two, or 0
-  Position end_ = 0;
+  Position begin_;
+  Position end_;
   std::unique_ptr<Entry[]> ring_;
   std::vector<Place> latest_;  // by hash of namespace and gram: lowest bits of the position
 };

@@ -104,6 +104,29 @@ TEST_CASE("many rounds of the ring leave no stale match") {
   }
 }
 
+TEST_CASE("past 2^32 tokens an output's end, which nothing follows, hides no match") {
+  constexpr OutputPool::Position kTurn = std::uint64_t{1} << 32;
+  for (OutputPool::Position early = 1; early < 40; ++early) {
+    CAPTURE(early);
+    OutputPool pool(kBytes, kTurn - early);
+    pool.add(1, numbers(1, 8));
+    pool.add(1, numbers(21, 8));
+    pool.add(1, numbers(41, 8));
+    const Tokens said{50};
+    for (const Tokens& text : {Tokens{6, 7, 8}, Tokens{26, 27, 28}, Tokens{46, 47, 48}}) {
+      CHECK(find(pool, 1, text) == Found{});
+      Tokens room(OutputPool::kLooks * 4);
+      Matches matches;
+      matches.add({2, said});
+      pool.find(1, text, 4, room, matches);
+      CHECK(matches.length() == 2);
+      CHECK(matches.all().size() == 1);
+    }
+    CHECK(find(pool, 1, {4, 5, 6}) == Found{3, {{7, 8}}});
+    CHECK(find(pool, 1, {44, 45, 46}) == Found{3, {{47, 48}}});
+  }
+}
+
 TEST_CASE("without room nothing is kept") {
   for (const std::size_t bytes : {std::size_t{0}, kBytes - 20}) {
     OutputPool pool(bytes);
