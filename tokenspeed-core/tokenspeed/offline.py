@@ -111,7 +111,8 @@ class LLM:
             stack.callback(lambda: self._loop.run(_cancel_others()))
             self._client, self._child, plugins = self._start(config, stack)
             ready = self._wait_ready()
-            self._grammars = Grammars(plugins, self._folder, ready.vocab_size)
+            # No bound of its own: a list of prompts waits for its places.
+            self._grammars = Grammars(plugins, self._folder, ready.vocab_size, max_waiting=None)
             self._loop.run(self._grammars.__aenter__())
             stack.callback(lambda: self._loop.run(self._grammars.__aexit__()))
             self._limits = Limits(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import grpc
 import msgspec
 import pytest
 from tokenspeed.front import engine_client, grammars
-from tokenspeed.front.errors import InvalidRequest
+from tokenspeed.front.errors import CompilerBusy, InvalidRequest
 from tokenspeed.front.grammars import Grammars
 from tokenspeed.front.model_folder import ModelFolder
 from tokenspeed.grammar.worker import Setup, framed
@@ -113,6 +114,102 @@ async def test_a_request_that_leaves_takes_nothing_from_others(made: Grammars) -
     await asyncio.sleep(0)
     leaving.cancel()
     assert (await staying).compiled.data == b"one a"
+
+
+@pytest.fixture
+def jobs(made: Grammars, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Texts that the compiler was given."""
+    given: list[str] = []
+    compile_ = made._worker.compile
+
+    async def listening(constraint: Constraint) -> Any:
+        given.append(constraint.text)
+        return await compile_(constraint)
+
+    monkeypatch.setattr(made._worker, "compile", listening)
+    return given
+
+
+async def test_what_nobody_waits_for_is_not_begun(
+    made: Grammars, jobs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await made.compile(regex("a"))
+    monkeypatch.setattr(grammars, "COMPILE_S", 0.5)
+    first = asyncio.create_task(made.compile(regex("slow")))
+    await eventually(lambda: jobs == ["a", "slow"])
+    left = [asyncio.create_task(made.compile(regex(f"slow {i}"))) for i in range(20)]
+    twice = [asyncio.create_task(made.compile(regex("b"))) for _ in range(2)]
+    await eventually(lambda: len(made._pending) == 22)
+    for task in [*left, twice[0]]:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    assert {constraint.text for _, constraint in made._pending} == {"slow", "b"}
+    again = asyncio.create_task(made.compile(regex("slow 3")))  # while the first is on its way out
+    first.cancel()  # it is begun, and ends in its time
+    with pytest.raises(InvalidRequest, match="took more than"):
+        await again
+    assert (await twice[1]).compiled.data == b"one b"
+    assert jobs == ["a", "slow", "b", "slow 3"]
+    assert not made._pending
+
+
+async def test_who_finds_the_compiler_busy_is_told_so(made: Grammars, jobs: list[str]) -> None:
+    known = await made.compile(regex("a"))
+    made._max_waiting = 2
+    waiting = [asyncio.create_task(made.compile(regex(f"slow {i}"))) for i in (0, 1, 1)]
+    await eventually(lambda: len(made._pending) == 2)
+    for _ in range(2):
+        with pytest.raises(CompilerBusy, match="busy: 2 constraints wait for it; try again later"):
+            await made.compile(regex("b"))
+    assert await made.compile(regex("a")) is known
+    for task in waiting[1:]:
+        task.cancel()
+    await asyncio.gather(*waiting[1:], return_exceptions=True)
+    place = asyncio.create_task(made.compile(regex("b")))
+    await eventually(lambda: len(made._pending) == 2)
+    assert not place.done()
+    for task in (waiting[0], place):
+        task.cancel()
+    assert jobs == ["a", "slow 0"]
+
+
+async def test_namespaces_share_nothing_that_is_compiled(made: Grammars, jobs: list[str]) -> None:
+    """So that nobody learns by the time it takes what another tenant has asked for."""
+    mine = await made.compile(regex("a"), 1)
+    for text, namespace in (("a", 2), ("bad", 1), ("bad", 2)):
+        with suppress(InvalidRequest):
+            assert (await made.compile(regex(text), namespace)).number != mine.number
+    both = (made.compile(regex("b"), namespace) for namespace in (1, 2, 1, 2))
+    first, second, *same = await asyncio.gather(*both)
+    assert first is not second
+    assert same == [first, second]
+    assert await made.compile(regex("a"), 1) is mine
+    assert jobs == ["a", "a", "bad", "bad", "b", "b"]
+
+
+async def test_a_busy_compiler_refuses_its_request_alone(
+    serving: Callable[..., Any], grammar_plan: Callable[..., PluginPlan]
+) -> None:
+    async with serving(plugins=grammar_plan(one=50)) as front:
+        front.service._grammars._max_waiting = 1
+        slow = asyncio.create_task(code_of(front.stub.Generate(request("s", regex="slow"))))
+        await eventually(lambda: front.service._compiling == 1)
+        code, text = await code_of(front.stub.Generate(request("more", regex="a")))
+        assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "the grammar compiler is busy" in text
+        await responses(front.stub.Generate(request(max_new_tokens=1)))
+        slow.cancel()
+
+
+async def test_a_salt_is_part_of_what_a_constraint_is_found_by(
+    serving: Callable[..., Any], grammar_plan: Callable[..., PluginPlan]
+) -> None:
+    async with serving(plugins=grammar_plan(one=50)) as front:
+        for index, salt in enumerate(("acme", "acme", "other")):
+            asked = request(f"s={salt},{index}", max_new_tokens=1, regex="a")
+            await drain(front.stub.Generate(asked))
+        a, b, c = (submit.grammar for submit in front.engine.submits)
+        assert a == b != c
 
 
 async def test_the_engine_gets_a_grammar_once_and_submits_that_name_it(

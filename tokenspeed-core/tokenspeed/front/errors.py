@@ -61,6 +61,15 @@ class QueueFull(RequestError):
         )
 
 
+class CompilerBusy(RequestError):
+    """No place to wait for the grammar compiler."""
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(
+            f"the grammar compiler is busy: {waiting} constraints wait for it; try again later"
+        )
+
+
 class DeadlineExceeded(RequestError):
     """The request took longer than the server allows."""
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Compiled grammars of the front: made apart, once for equal constraints, and kept while there is
-room.
+"""Compiled grammars of the front: made apart, once for equal constraints of a namespace, and kept
+while there is room.
 
     async with Grammars(plan.plugins, folder, vocab_size) as grammars:
         grammar = await grammars.compile(constraint)     # InvalidRequest says what is wrong
 
-The event loop never waits: a process of its own compiles, and is ended when it takes too long.
+The event loop never waits: a process of its own compiles, and is ended when it takes too long. What
+nobody waits for any more is not begun.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 from tokenspeed_sdk.contracts.grammar import Constraint
 
-from tokenspeed.front.errors import InvalidRequest
+from tokenspeed.front.errors import CompilerBusy, InvalidRequest
 from tokenspeed.grammar.worker import LENGTH, READY, Done, Failed, Job, Setup, framed
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ OPEN_S = 60.0
 """The start of the process and of a backend, once: the library is imported, tokens are read."""
 LAST_WORDS_S = 1.0
 """For a process that closed its end: its status says why."""
+MAX_WAITING = 64
+"""Constraints that are compiled or wait for it, in a server."""
 MAX_ENTRIES = 512
 MAX_BYTES = 256 << 20
 """What is kept: compiled grammars and the texts that they are found by."""
@@ -47,6 +50,9 @@ MAX_COMPILED = 64 << 20
 """Bytes of one compiled grammar."""
 
 T = TypeVar("T")
+
+Key: TypeAlias = tuple[int, Constraint]
+"""With its namespace: how long a constraint takes tells nobody what another tenant asks for."""
 
 
 class FrontGrammar(msgspec.Struct, frozen=True):
@@ -61,43 +67,92 @@ class FrontGrammar(msgspec.Struct, frozen=True):
 class Grammars:
     """Lives in one event loop. Leaving its block ends the process."""
 
-    def __init__(self, plugins: PluginPlan, folder: ModelFolder, vocab_size: int) -> None:
-        """Nothing is started before the first constraint comes."""
+    def __init__(
+        self,
+        plugins: PluginPlan,
+        folder: ModelFolder,
+        vocab_size: int,
+        *,
+        max_waiting: int | None = MAX_WAITING,
+    ) -> None:
+        """Nothing is started before the first constraint comes.
+
+        Args:
+            max_waiting: constraints that are compiled or wait for it; None: who calls has a bound.
+        """
         self._worker = _Worker(Setup(os.getpid(), plugins, str(folder.path), vocab_size))
+        self._turn = asyncio.Lock()
+        self._max_waiting = max_waiting
         self._numbers = itertools.count(1)
-        self._kept: OrderedDict[Constraint, FrontGrammar | str] = OrderedDict()
+        self._kept: OrderedDict[Key, FrontGrammar | str] = OrderedDict()
         self._bytes = 0
-        self._pending: dict[Constraint, asyncio.Task[FrontGrammar | str]] = {}
+        self._pending: dict[Key, _Pending] = {}
 
     async def __aenter__(self) -> Grammars:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        for task in self._pending.values():
+        tasks = [pending.task for pending in self._pending.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._pending.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._worker.end()
 
-    async def compile(self, constraint: Constraint) -> FrontGrammar:
-        """Of what is kept, or made now. InvalidRequest: it cannot be compiled, with the reason."""
-        found = self._kept.get(constraint)
+    async def compile(self, constraint: Constraint, namespace: int = 0) -> FrontGrammar:
+        """Of what is kept, or made now.
+
+        Args:
+            namespace: only requests of the same one share what is compiled.
+
+        Raises:
+            InvalidRequest: it cannot be compiled, with the reason.
+            CompilerBusy: too many others wait.
+        """
+        key = (namespace, constraint)
+        found = self._kept.get(key)
         if found is None:
-            task = self._pending.get(constraint)
-            if task is None:
-                task = asyncio.create_task(self._make(constraint))
-                self._pending[constraint] = task
-                task.add_done_callback(lambda _: self._pending.pop(constraint, None))
-            found = await asyncio.shield(task)  # others may wait for it when this request is gone
+            found = await self._awaited(key)
         else:
-            self._kept.move_to_end(constraint)
+            self._kept.move_to_end(key)
         if isinstance(found, str):
             allowed = f"a constraint that can be honoured: {found}"
             raise InvalidRequest(constraint.kind, constraint.text, allowed)
         return found
 
-    async def _make(self, constraint: Constraint) -> FrontGrammar | str:
+    async def _awaited(self, key: Key) -> FrontGrammar | str:
+        """What comes of it. Dropped, if nobody waits any more before it is begun."""
+        pending = self._pending.get(key) or self._enqueue(key)
+        pending.waiters += 1
         try:
-            answer = await self._worker.compile(constraint)
+            return await asyncio.shield(pending.task)  # others may wait when this request is gone
+        finally:
+            pending.waiters -= 1
+            if not pending.waiters and not pending.begun:
+                self._forget(key, pending)
+                pending.task.cancel()
+
+    def _enqueue(self, key: Key) -> _Pending:
+        if self._max_waiting is not None and len(self._pending) >= self._max_waiting:
+            raise CompilerBusy(len(self._pending))
+        pending = _Pending()
+        pending.task = asyncio.create_task(self._make(key, pending))
+        pending.task.add_done_callback(lambda _: self._forget(key, pending))
+        self._pending[key] = pending
+        return pending
+
+    def _forget(self, key: Key, pending: _Pending) -> None:
+        """Another request may wait for an equal constraint anew by now."""
+        if self._pending.get(key) is pending:
+            del self._pending[key]
+
+    async def _make(self, key: Key, pending: _Pending) -> FrontGrammar | str:
+        async with self._turn:
+            pending.begun = True
+            return await self._compiled(key)
+
+    async def _compiled(self, key: Key) -> FrontGrammar | str:
+        try:
+            answer = await self._worker.compile(key[1])
         except _WorkerEndedError as error:
             # Not kept: the constraint need not be at fault, and may be tried again.
             log.warning("the grammar compiler ended (%s); it starts again when it is needed", error)
@@ -111,15 +166,30 @@ class Grammars:
             made = f"compiled it takes more than {MAX_COMPILED >> 20} MiB"
         else:
             made = FrontGrammar(next(self._numbers), answer.compiled)
-        self._keep(constraint, made)
+        self._keep(key, made)
         return made
 
-    def _keep(self, constraint: Constraint, made: FrontGrammar | str) -> None:
+    def _keep(self, key: Key, made: FrontGrammar | str) -> None:
         """The latest, and what was asked for before, as far as there is room; refusals too."""
-        self._kept[constraint] = made
-        self._bytes += _size(constraint, made)
+        self._kept[key] = made
+        self._bytes += _size(key, made)
         while len(self._kept) > MAX_ENTRIES or self._bytes > MAX_BYTES:
             self._bytes -= _size(*self._kept.popitem(last=False))
+
+
+class _Pending:
+    """A constraint that is compiled, or waits for it.
+
+    Attributes:
+        waiters: requests that want it.
+        begun: whether the compiler has it.
+    """
+
+    task: asyncio.Task[FrontGrammar | str]
+
+    def __init__(self) -> None:
+        self.waiters = 0
+        self.begun = False
 
 
 class _WorkerEndedError(Exception):
@@ -127,24 +197,22 @@ class _WorkerEndedError(Exception):
 
 
 class _Worker:
-    """The process, started when it is needed; one constraint at a time."""
+    """The process, started when it is needed; whoever calls takes turns."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._process: asyncio.subprocess.Process | None = None
-        self._turn = asyncio.Lock()
 
     async def compile(self, constraint: Constraint) -> Done | Failed:
         """TimeoutError, _WorkerEndedError: the process is ended, and started anew next time."""
-        async with self._turn:
-            try:
-                return await self._compile(constraint)
-            except (TimeoutError, asyncio.CancelledError):
-                await self.end()
-                raise
-            except (asyncio.IncompleteReadError, ConnectionError, OSError) as error:
-                status = await self.end(patience=LAST_WORDS_S)
-                raise _WorkerEndedError(f"status {status}") from error
+        try:
+            return await self._compile(constraint)
+        except (TimeoutError, asyncio.CancelledError):
+            await self.end()
+            raise
+        except (asyncio.IncompleteReadError, ConnectionError, OSError) as error:
+            status = await self.end(patience=LAST_WORDS_S)
+            raise _WorkerEndedError(f"status {status}") from error
 
     async def end(self, patience: float = 0.0) -> int | None:
         """Kill it, unless it ends by itself within so many seconds; its status."""
@@ -194,6 +262,6 @@ async def _within(seconds: float, work: Callable[[], Awaitable[T]]) -> T:
         return await work()
 
 
-def _size(constraint: Constraint, made: FrontGrammar | str) -> int:
+def _size(key: Key, made: FrontGrammar | str) -> int:
     data = len(made) if isinstance(made, str) else len(made.compiled.data)
-    return len(constraint.text) + data
+    return len(key[1].text) + data

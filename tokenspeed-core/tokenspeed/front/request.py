@@ -202,10 +202,10 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     async def compiled_with(self, grammars: Grammars) -> GenerationRequest:
-        """Ready to run: with its constraint compiled, if it has one. InvalidRequest."""
+        """Ready to run: with its constraint compiled, if it has one. As ``Grammars.compile``."""
         if self.constraint is None:
             return self
-        grammar = await grammars.compile(self.constraint)
+        grammar = await grammars.compile(self.constraint, self.namespace)
         return msgspec.structs.replace(self, grammar=grammar)
 
     def submits(self, ids: Sequence[int], deadline_ms: int) -> list[Submit]:

@@ -62,6 +62,7 @@ _CODES = [
     (errors.RejectedByScheduler, grpc.StatusCode.INVALID_ARGUMENT, "invalid"),
     (errors.DuplicateRequest, grpc.StatusCode.ALREADY_EXISTS, "invalid"),
     (errors.QueueFull, grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected"),
+    (errors.CompilerBusy, grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected"),
     (errors.DeadlineExceeded, grpc.StatusCode.DEADLINE_EXCEEDED, "expired"),
     (errors.FailedInEngine, grpc.StatusCode.INTERNAL, "failed"),
     (errors.EngineGone, grpc.StatusCode.UNAVAILABLE, "failed"),
