@@ -15,12 +15,12 @@ import pytest
 from churn import VOCABULARY, Churn
 from harness import Answer, all_at_once, engine, greedy, submit
 from numpy.typing import NDArray
-from test_grammar import Library, first, matcher, new
+from test_grammar import END, Library, ServingReferences, first, matcher, new
 from tokenspeed._scheduler import Finish
 from tokenspeed.engine.grammar import GrammarLoader, Grammars
 from tokenspeed.engine.loop import now_ms
 from tokenspeed.engine.speculation import REST, WORTH, Guesses, Speculation
-from tokenspeed.messages import Sampling, Submit
+from tokenspeed.messages import NewGrammar, Sampling, Submit, Thinking
 from tokenspeed_sdk.contracts.platform import Device
 
 MOST = 4
@@ -197,28 +197,112 @@ def test_requests_that_change_their_logits_are_not_guessed_for(
     assert 0 < speculation.drafted <= 24 * MOST
 
 
+def held(number: int, prompt: list[int], length: int, thinking: Thinking | None = None) -> Submit:
+    """A request of grammar 1."""
+    bound = submit(number, prompt, length, [END], grammar=1)
+    return msgspec.structs.replace(bound, thinking=thinking)
+
+
+def follow(
+    folder: Path, device: Device, grammar: NewGrammar, submits: Sequence[Submit], drafter: Any
+) -> tuple[dict[int, Answer], Speculation]:
+    speculation = Speculation(drafter, MOST, VOCABULARY)
+    grammars = Grammars(GrammarLoader(lambda name: Library()))
+    row_tokens = 1 + MOST if drafter else 1
+    with engine(folder, device, row_tokens=row_tokens, kernels=ServingReferences()) as it:
+        answers = it.run(first([grammar], submits), grammars, speculation).answers
+        assert it.scheduler.ledger().balanced
+    return answers, speculation
+
+
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)], ids=["behind", "in_front"])
-def test_a_grammar_beside_guesses(tiny_llama: Path, device: Device, order: tuple[int, int]) -> None:
-    """Its mask belongs to its row, wherever the guesses of others push it."""
+@pytest.mark.parametrize("wrong", [0.0, 0.3])
+def test_a_grammar_beside_guesses(
+    tiny_llama: Path, device: Device, order: tuple[int, int], wrong: float
+) -> None:
+    """Each token of a row has the mask behind those in front of it, wherever the guesses of others
+    push it."""
     free_prompt, bound_prompt = prompts(2, seed=8)
-    stride = 3
-    strides = matcher(stride)
-
-    def allowed(came: list[int]) -> list[int]:
-        return strides.allowed(came)
-
     right = {
         1: greedy(tiny_llama, free_prompt, 24),
-        2: greedy(tiny_llama, bound_prompt, 12, allowed),
+        2: greedy(tiny_llama, bound_prompt, 24, matcher(3).allowed),
     }
-    submits = {1: submit(1, free_prompt, 24), 2: submit(2, bound_prompt, 12, grammar=1)}
-    speculation = Speculation(Knowing(right, 0.2), MOST, VOCABULARY)
-    grammars = Grammars(GrammarLoader(lambda name: Library()))
-    with engine(tiny_llama, device, row_tokens=1 + MOST) as it:
-        script = first([new(1, stride)], [submits[n] for n in order])
-        answers = it.run(script, grammars, speculation).answers
+    submits = {1: submit(1, free_prompt, 24), 2: submit(2, bound_prompt, 24, grammar=1)}
+    drafter = Knowing(right, wrong)
+    asked = [submits[n] for n in order]
+    answers, speculation = follow(tiny_llama, device, new(1, 3), asked, drafter)
     assert {n: answer.tokens for n, answer in answers.items()} == right
+    assert speculation.accepted > (12 if wrong else 30)
+
+
+def test_what_a_grammar_refuses_is_not_verified(tiny_llama: Path, device: Device) -> None:
+    """A wrong guess is another token by one, which none of these grammars lets follow."""
+    [prompt] = prompts(1, seed=8)
+    right = {1: greedy(tiny_llama, prompt, 40, matcher(3).allowed)}
+    answers, speculation = follow(
+        tiny_llama, device, new(1, 3), [submit(1, prompt, 40, grammar=1)], Knowing(right, 0.4)
+    )
+    assert answers[1].tokens == right[1]
+    assert speculation.drafted == speculation.accepted > 10
+
+
+def test_an_answer_ends_with_its_grammar_within_guesses(tiny_llama: Path, device: Device) -> None:
+    """What is guessed behind the end is dropped."""
+    asked = prompts(4, seed=16)
+    submits = [held(n, prompt, 30) for n, prompt in enumerate(asked, 1)]
+    plain, _ = follow(tiny_llama, device, new(1, 5, ends_after=9), submits, None)
+    right = {n: [*answer.tokens, 7, 7, 7] for n, answer in plain.items()}
+    assert all(len(answer.tokens) == 10 for answer in plain.values())
+    answers, speculation = follow(
+        tiny_llama, device, new(1, 5, ends_after=9), submits, Knowing(right, 0.0)
+    )
+    assert {n: a.tokens for n, a in answers.items()} == {n: a.tokens for n, a in plain.items()}
+    assert {answer.finish for answer in answers.values()} == {Finish.STOP}
     assert speculation.accepted > 0
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "not_begun"])
+def test_guesses_from_a_thought_into_an_answer(
+    tiny_llama: Path, device: Device, begun: bool
+) -> None:
+    """The mask behind the end of a thought is the grammar's first."""
+    asked, begin = prompts(8, seed=17), 5
+    drawn = Sampling(2.0, -1, 1.0, 0.0, 3)
+    plain: dict[int, Answer] = {}
+    for end in range(30, 50):  # one that this model writes now and then
+        thinking = Thinking(begin, end, begun, [END])
+        submits = [
+            msgspec.structs.replace(held(n, prompt, 24, thinking), sampling=drawn)
+            for n, prompt in enumerate(asked, 1)
+        ]
+        plain, _ = follow(tiny_llama, device, new(1, 5, 6), submits, None)
+        if sum(answer.finish == Finish.STOP for answer in plain.values()) > 2:
+            break
+    right = {n: answer.tokens for n, answer in plain.items()}
+    for wrong in (0.0, 0.3):
+        answers, speculation = follow(
+            tiny_llama, device, new(1, 5, 6), submits, Knowing(right, wrong)
+        )
+        assert {n: answer.tokens for n, answer in answers.items()} == right
+        assert speculation.accepted > 0
+
+
+@pytest.mark.parametrize("fault", ["raises", "crashes", "ends in nothing", "refuses"])
+def test_a_grammar_that_fails_behind_guesses(tiny_llama: Path, device: Device, fault: str) -> None:
+    """It fails its request where it fails it without them, and nobody else's."""
+    asked = prompts(2, seed=18)
+    grammar = new(1, 5, fault=fault)
+    submits = [submit(1, asked[0], 12, grammar=1), submit(2, asked[1], 12)]
+    plain, _ = follow(tiny_llama, device, grammar, submits, None)
+    right = {
+        1: greedy(tiny_llama, asked[0], 12, matcher(5).allowed),
+        2: greedy(tiny_llama, asked[1], 12),
+    }
+    answers, _ = follow(tiny_llama, device, grammar, submits, Knowing(right, 0.0))
+    for n, answer in answers.items():
+        told = (answer.tokens, answer.finish, answer.failure)
+        assert told == (plain[n].tokens, plain[n].finish, plain[n].failure)
+    assert answers[1].finish == Finish.FAILED
 
 
 @pytest.mark.parametrize("pages", [24, 128], ids=["retracting", "roomy"])

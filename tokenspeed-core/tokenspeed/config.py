@@ -26,7 +26,8 @@ Load = Annotated[Literal["auto", "dummy"], Meta(description='"auto" or "dummy"')
 Autotune = Annotated[Literal["auto", "off"], Meta(description='"auto" or "off"')]
 Quantization = Annotated[Literal["fp8", "int8"], Meta(description='"fp8" or "int8"')]
 KvCacheDtype = Annotated[Literal["auto", "fp8"], Meta(description='"auto" or "fp8"')]
-Drafts = Annotated[int, Meta(ge=1, le=64, description="an integer from 1 to 64")]
+MOST_DRAFTS = 64
+Drafts = Annotated[int, Meta(ge=1, le=MOST_DRAFTS, description="an integer from 1 to 64")]
 Names = Annotated[tuple[str, ...], Meta(description="a list of texts")]
 Pins = Annotated[dict[str, str], Meta(description="a dict from op to kernel name")]
 

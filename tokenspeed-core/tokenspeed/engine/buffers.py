@@ -199,8 +199,8 @@ class StepBuffers:
             wanted.
         page_tables: likewise the resident tables, where they are to be verified.
         sampling_of: whose sampling parameters the arrays hold.
-        mask, mask_row: int32 [sequences, mask_words] and [sequences]: of each mask, the place of
-            its row among those that sample. Uploaded after all the rest.
+        mask, mask_row: int32 [E, mask_words] and [E]: of each mask, the place of its token among
+            those that are sampled. Uploaded after all the rest.
     """
 
     def __init__(
@@ -234,6 +234,14 @@ class StepBuffers:
         """Tokens of a plan that are guesses."""
         return int(self.host["row_query_start"][plan.num_decode_rows]) - plan.num_decode_rows
 
+    def guesses(self, plan: Plan, row: int) -> list[int]:
+        """Tokens of one row that are guesses."""
+        if row >= plan.num_decode_rows:
+            return []
+        begin, end = self.host["row_query_start"][row : row + 2].tolist()
+        guesses: list[int] = self.host["token_ids"][begin + 1 : end].tolist()
+        return guesses
+
     def emitting(self, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
         """The rows of a plan that emit, and where the first of what each samples stands."""
         host, decode = self.host, plan.num_decode_rows
@@ -255,7 +263,7 @@ def masks_on(
     allocate: Callable[[tuple[int, ...], str], torch.Tensor], limits: Limits
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Masks and rows of a step, in memory that ``allocate`` gives."""
-    masks = limits.sequences if limits.mask_words else 0
+    masks = limits.emits if limits.mask_words else 0
     return allocate((masks, limits.mask_words), "int32"), allocate((masks,), "int32")
 
 

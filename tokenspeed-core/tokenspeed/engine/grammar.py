@@ -7,6 +7,9 @@ known. So a step with masked rows is launched in two parts: its forward pass whe
 sampling once step t-1 is committed and the masks are filled; the device is busy meanwhile. What a
 sequence has produced is what the scheduler says of it, so retraction, abort and late tokens need no
 thought here: the state survives them.
+
+Where guesses are verified, a row has a mask behind each of them: its matcher goes ahead as if they
+had come, and back.
 """
 
 from __future__ import annotations
@@ -14,12 +17,14 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from tokenspeed_sdk.contracts.grammar import GrammarError
 
+from tokenspeed.config import MOST_DRAFTS
 from tokenspeed.plugins.load.plugin_code import as_failure
 
 if TYPE_CHECKING:
@@ -88,6 +93,7 @@ class AfterThinking:
         self._thinking = thinking
         self._thinks = thinking.begun
         self._may_begin = not thinking.begun
+        self._before: deque[tuple[bool, bool, bool]] = deque(maxlen=MOST_DRAFTS)
 
     def fill(self, mask: np.ndarray) -> None:
         if self._thinks:
@@ -100,14 +106,25 @@ class AfterThinking:
             mask[self._thinking.begin // 32] |= _bit(self._thinking.begin)
 
     def accept(self, token: int) -> bool:
+        before, begins = (self._thinks, self._may_begin), token == self._thinking.begin
+        is_of_answer = not (self._thinks or (self._may_begin and begins))
         if self._thinks:
+            if token in self._thinking.end_ids:
+                return False
             self._thinks = token != self._thinking.end
-            return token not in self._thinking.end_ids
-        if self._may_begin and token == self._thinking.begin:
-            self._thinks, self._may_begin = True, False
-            return True
+        elif not is_of_answer:
+            self._thinks = True
+        elif not self._matcher.accept(token):
+            return False
         self._may_begin = False
-        return self._matcher.accept(token)
+        self._before.append((*before, is_of_answer))
+        return True
+
+    def rollback(self, tokens: int) -> None:
+        """At most MOST_DRAFTS."""
+        for _ in range(tokens):
+            self._thinks, self._may_begin, was_of_answer = self._before.pop()
+            self._matcher.rollback(int(was_of_answer))
 
 
 def _bit(token: int) -> np.int32:
@@ -137,15 +154,49 @@ class Sequence:
             except BaseException as raised:
                 self.failure = _fault(raised)
 
-    def fill(self, mask: np.ndarray) -> None:
-        """Which tokens may come next; none after a failure, so that the row fails."""
-        if self.failure is None:
-            try:
-                self.matcher.fill(mask)
-            except BaseException as raised:
-                self.failure = _fault(raised)
+    def fill(self, masks: np.ndarray, guesses: list[int]) -> None:
+        """Which tokens may come next, and which behind each of the guesses.
+
+        None may after a failure, so that the row fails, and none behind a guess that may not come.
+
+        Args:
+            masks: [1 + guesses, words].
+        """
+        masks[:] = 0
         if self.failure is not None:
-            mask[:] = 0
+            return
+        try:
+            self.matcher.fill(masks[0])
+        except BaseException as raised:
+            self.failure = _fault(raised)
+            masks[0] = 0
+        else:
+            self._go_ahead(guesses, masks[1:])
+
+    def count_allowed(self, guesses: list[int]) -> int:
+        """How many of them may follow, one after the other."""
+        return 0 if self.failure is not None else self._go_ahead(guesses)
+
+    def _go_ahead(self, guesses: list[int], masks: np.ndarray | None = None) -> int:
+        """Take guesses as if they had come, as far as they may, fill the masks behind, and go back.
+
+        A fault on the way is none yet: the guesses may be wrong. If not, it is met again.
+        """
+        taken = 0
+        try:
+            while taken < len(guesses) and self.matcher.accept(guesses[taken]):
+                taken += 1
+                if masks is not None:
+                    self.matcher.fill(masks[taken - 1])
+        except BaseException as raised:
+            log.debug("behind %d guesses: %s", taken, _fault(raised))
+            if masks is not None:
+                masks[max(taken - 1, 0) :] = 0
+        try:
+            self.matcher.rollback(taken)
+        except BaseException as raised:
+            self.failure = _fault(raised)
+        return taken
 
 
 def _fault(raised: BaseException) -> str:
@@ -169,8 +220,22 @@ class _NoMatcher:
         pass
 
 
-MaskedRows: TypeAlias = list[tuple[int, Sequence]]
-"""Of a step: (place among the rows that sample, sequence)."""
+@dataclass(frozen=True)
+class MaskedRow:
+    """A row of a step that draws tokens by a grammar.
+
+    Attributes:
+        place: of the first of them among all that the step draws.
+        guesses: that the step verifies; a token is drawn behind each.
+    """
+
+    place: int
+    sequence: Sequence
+    guesses: list[int]
+
+
+MaskedRows: TypeAlias = list[MaskedRow]
+"""Of a step."""
 
 
 class Grammars:
@@ -253,12 +318,23 @@ class Grammars:
             return []
         rows, places = buffers.emitting(plan)
         requests = buffers.host["row_request"][rows].tolist()
-        followed = zip(places.tolist(), map(self._sequences.get, requests), strict=True)
-        return [(place, sequence) for place, sequence in followed if sequence is not None]
+        masked = []
+        for row, place, request in zip(rows.tolist(), places.tolist(), requests, strict=True):
+            if sequence := self._sequences.get(request):
+                masked.append(MaskedRow(place, sequence, buffers.guesses(plan, row)))
+        return masked
+
+    def count_allowed(self, request: int, guesses: np.ndarray) -> int:
+        """How many of the guesses at what a request says next its grammar lets follow."""
+        sequence = self._sequences.get(request)
+        return len(guesses) if sequence is None else sequence.count_allowed(guesses.tolist())
 
 
-def fill_masks(rows: MaskedRows, buffers: StepBuffers) -> None:
-    """Write the masks of a step's rows, once all tokens before it are known."""
-    for m, (row, sequence) in enumerate(rows):
-        buffers.mask_row[m] = row
-        sequence.fill(buffers.mask[m])
+def fill_masks(rows: MaskedRows, buffers: StepBuffers) -> int:
+    """Write the masks of a step's rows, once all tokens before it are known; how many there are."""
+    end = 0
+    for row in rows:
+        first, end = end, end + 1 + len(row.guesses)
+        buffers.mask_row[first:end] = range(row.place, row.place + end - first)
+        row.sequence.fill(buffers.mask[first:end], row.guesses)
+    return end

@@ -181,7 +181,7 @@ class EngineLoop:
         if not self._scheduler.has_work():
             return None, []
         if known:
-            self._speculation.propose(self._scheduler)
+            self._speculation.propose(self._scheduler, self._grammars)
         buffers = self._executor.next_buffers()
         plan = self._scheduler.plan(now_ms(), buffers.scheduler)
         self._executor.start_transfers(plan)  # also of a plan without rows, which is no step
@@ -203,15 +203,15 @@ class EngineLoop:
         """What the last commits changed, told to those who follow tokens."""
         updates = self._scheduler.take_updates()
         self._grammars.advance(updates)
-        self._speculation.advance(updates)
+        self._speculation.advance(updates, self._grammars)
         return updates
 
     def _sample_masked(self, step: InFlight | None, masked: MaskedRows) -> InFlight:
         """The rest of a step, now that the tokens before it are known."""
         assert step is not None
-        fill_masks(masked, step.buffers)
+        masks = fill_masks(masked, step.buffers)
         with self._launching:
-            return self._executor.sample_masked(step, len(masked))
+            return self._executor.sample_masked(step, masks)
 
     def _commit(self, step: InFlight) -> None:
         with self._clock, self._waiting:

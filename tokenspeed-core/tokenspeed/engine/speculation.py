@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tokenspeed_sdk.contracts.drafter import Drafter
 
     from tokenspeed._scheduler import Plan, Scheduler, Updates
+    from tokenspeed.engine.grammar import Grammars
     from tokenspeed.messages import Submit
 
 log = logging.getLogger(__name__)
@@ -107,17 +108,20 @@ class Speculation:
     def begin(self, submit: Submit) -> None:
         """The scheduler took a request. Where tokens change what may follow them, or more is told
         of each, a row returns one at a time."""
-        if self._drafter is None or submit.grammar or submit.sampling.adjusts:
+        if self._drafter is None or submit.sampling.adjusts:
             return
         self._requests[submit.request] = Guesses(submit.tokens, submit.namespace)
 
-    def advance(self, updates: Updates) -> None:
-        """Follow what was told of all requests, and look whether there is something to guess."""
+    def advance(self, updates: Updates, grammars: Grammars) -> None:
+        """Follow what was told of all requests, and look whether there is something to guess.
+
+        ``grammars``: of requests; they followed the updates.
+        """
         if self._drafter is None or not self._requests or not len(updates):
             return
         try:
             self._advance(self._drafter, updates)
-            self.waits = any(count for _, count, _ in self._guess(self._drafter))
+            self.waits = any(count for _, count, _ in self._guess(self._drafter, grammars))
         except Exception:
             self._give_up()
 
@@ -152,14 +156,14 @@ class Speculation:
         verified, self._verified = self._verified, []
         return verified
 
-    def propose(self, scheduler: Scheduler) -> None:
+    def propose(self, scheduler: Scheduler, grammars: Grammars) -> None:
         """Give the next plan its guesses; nothing is in flight."""
         if self._drafter is None or not self.waits:
             return
         self.waits = False
         guesses = []
         try:
-            guesses = self._guess(self._drafter)
+            guesses = self._guess(self._drafter, grammars)
         except Exception:
             self._give_up()
         for request, count, tokens in guesses:
@@ -183,8 +187,8 @@ class Speculation:
             if count:
                 self._requests[request].given = count
 
-    def _guess(self, drafter: Drafter) -> list[tuple[int, int, np.ndarray]]:
-        """(request, how many, guesses)."""
+    def _guess(self, drafter: Drafter, grammars: Grammars) -> list[tuple[int, int, np.ndarray]]:
+        """(request, how many, guesses), as far as its grammar lets them follow."""
         wanted = {r: g.wanted(self._most) for r, g in self._requests.items() if not g.prompt}
         asked = [request for request, count in wanted.items() if count]
         if not asked:
@@ -195,4 +199,7 @@ class Speculation:
         # A stranger's guess may be no token, and the model would look it up.
         inside = (tokens >= 0) & (tokens < self._vocab_size)
         found = np.minimum(found, np.logical_and.accumulate(inside, 1).sum(1))
-        return list(zip(asked, found.tolist(), tokens, strict=True))
+        return [
+            (request, grammars.count_allowed(request, guesses[:count]), guesses)
+            for request, count, guesses in zip(asked, found.tolist(), tokens, strict=True)
+        ]
