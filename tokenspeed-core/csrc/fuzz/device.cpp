@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The TokenSpeed authors
 #include "fuzz/device.h"
 
+#include <algorithm>
+#include <span>
 #include <string>
 
 #include "fuzz/failure.h"
@@ -10,6 +12,23 @@ namespace tokenspeed::fuzz {
 namespace {
 
 std::size_t index(int i) noexcept { return static_cast<std::size_t>(i); }
+
+// How many of a decode row's guesses are right, up to the first that is not.
+int num_right(std::span<const TokenId> drafts, int position, Truth& truth) {
+  int right = 0;
+  while (index(right) < drafts.size() && drafts[index(right)] == truth.token(position + right)) {
+    ++right;
+  }
+  return right;
+}
+
+int num_lucky(int drafts, int accept_percent, Random& random) {
+  int right = 0;
+  while (right < drafts && random.chance(accept_percent)) {
+    ++right;
+  }
+  return right;
+}
 
 }  // namespace
 
@@ -223,14 +242,10 @@ void Device::prefill(const Arrays& a, Span span, Tenant& tenant, Computation& co
 
 // The tokens that a decode row returns: right drafts, as many as stand in front, and one more.
 std::vector<TokenId> Device::decode(Span span, Tenant& tenant, Computation& computation, bool fails,
-                                    int accept_percent, Random& random) {
+                                    int accepted) {
   Truth& truth = computation.truth;
   const int start = tenant.length;
   const int drafts = span.end - span.begin - 1;
-  int accepted = 0;
-  while (accepted < drafts && random.chance(accept_percent)) {
-    ++accepted;
-  }
   std::vector<TokenId> tokens;
   for (int i = 0; i <= drafts; ++i) {
     const bool right = !fails && i <= accepted;
@@ -245,7 +260,7 @@ std::vector<TokenId> Device::decode(Span span, Tenant& tenant, Computation& comp
 }
 
 RowOutcome Device::run_row(const Arrays& a, int row, Computation& computation, Luck luck,
-                           int accept_percent, Random& random) {
+                           Guesses guesses, Random& random) {
   const std::size_t r = index(row);
   const Span span{a.row_query_start[r], a.row_query_start[r + 1]};
   const int planned_start = a.row_kv_len[r] - (span.end - span.begin);
@@ -273,7 +288,11 @@ RowOutcome Device::run_row(const Arrays& a, int row, Computation& computation, L
   RowOutcome outcome;
   outcome.failed = luck == Luck::FAILS;
   if (decodes) {
-    outcome.tokens = decode(span, owner, computation, fails, accept_percent, random);
+    const int drafts = span.end - span.begin - 1;
+    const auto inputs = std::span(a.token_ids).subspan(index(span.begin + 1), index(drafts));
+    const int right = guesses.given ? num_right(inputs, owner.length + 1, computation.truth)
+                                    : num_lucky(drafts, guesses.accept_percent, random);
+    outcome.tokens = decode(span, owner, computation, fails, right);
   } else {
     prefill(a, span, owner, computation, fails);
     if ((a.row_flags[r] & EMITS) != 0) {

@@ -22,6 +22,12 @@ struct RowOutcome {
 // How a row shall go.
 enum class Luck { GOOD, FAILS, BAD_TOKEN };
 
+// What the guesses behind a decode row's first token are worth.
+struct Guesses {
+  bool given = false;        // by the host, with the plan; else the device makes its own
+  int accept_percent = 60;   // of the device's own
+};
+
 // A request as the device meets it.
 struct Computation {
   explicit Computation(Question question) : truth(std::move(question)) {}
@@ -42,7 +48,7 @@ class Device {
   // Deltas, then copies, then transfers begin.
   void begin_step(const Arrays& arrays, const PlanSummary& plan);
   RowOutcome run_row(const Arrays& arrays, int row, Computation& computation, Luck luck,
-                     int accept_percent, Random& random);
+                     Guesses guesses, Random& random);
   void committed(std::int64_t step) noexcept { committed_ = step; }
 
   // The bytes of a transfer arrived, or did not.
@@ -109,7 +115,7 @@ class Device {
   void prefill(const Arrays& arrays, Span tokens, Tenant& tenant, Computation& computation,
                bool fails);
   std::vector<TokenId> decode(Span tokens, Tenant& tenant, Computation& computation, bool fails,
-                              int accept_percent, Random& random);
+                              int accepted);
 
   Config config_;
   std::int64_t step_ = -1;

@@ -28,6 +28,8 @@ enum class Kind : unsigned char {
   PLAN_FAILING,
   PLAN_REJECTING,
   PLAN_LATER,
+  GIVE_RIGHT,
+  GIVE_HALF_RIGHT,
   COMMIT,
   ACK,
   ACK_FAILING,
@@ -44,6 +46,14 @@ TransferId transfer_at(const World& world, int place) {
   auto it = world.transfers().begin();
   std::advance(it, place);
   return it->first;
+}
+
+// The next two tokens of a request; the second may be another one.
+std::vector<TokenId> drafts_of(World& world, RequestId id, bool right) {
+  Truth& truth = world.truth(id);
+  const int known = truth.prompt_size() + world.received(id);
+  const TokenId second = truth.token(known + 1);
+  return {truth.token(known), right ? second : (second + 1) % kVocabulary};
 }
 
 void send(World& world, const Scenario& scenario, Message message) {
@@ -68,6 +78,11 @@ void send(World& world, const Scenario& scenario, Message message) {
       break;
     case Kind::PLAN_LATER:
       world.plan(1, {.accept_percent = 100});
+      break;
+    case Kind::GIVE_RIGHT:
+    case Kind::GIVE_HALF_RIGHT:
+      world.give_drafts(message.which,
+                        drafts_of(world, message.which, message.kind == Kind::GIVE_RIGHT));
       break;
     case Kind::COMMIT:
       world.commit();
@@ -109,6 +124,12 @@ Path possible(const Scenario& scenario, const Path& path, const World& world) {
   for (RequestId id = 1; scenario.aborts && id <= static_cast<RequestId>(world.num_clients());
        ++id) {
     if (world.is_open(id)) add(Kind::ABORT, static_cast<int>(id));
+  }
+  for (RequestId id = 1; scenario.given_drafts && id <= static_cast<RequestId>(world.num_clients());
+       ++id) {
+    if (!world.is_open(id)) continue;
+    add(Kind::GIVE_RIGHT, static_cast<int>(id));
+    add(Kind::GIVE_HALF_RIGHT, static_cast<int>(id));
   }
   if (world.in_flight() <= scenario.depth) {
     add(Kind::PLAN);

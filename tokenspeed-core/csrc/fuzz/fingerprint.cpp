@@ -39,6 +39,10 @@ std::uint64_t World::fingerprint() {
     print.add(it.received);
     print.add(static_cast<int>(it.finish));
     print.add(it.computation.poisoned ? 1 : 0);
+    print.add(it.drafts_for == num_plans() ? 1 + it.drafts.size() : 0);
+    for (std::size_t i = 0; it.drafts_for == num_plans() && i < it.drafts.size(); ++i) {
+      print.add(it.drafts[i]);
+    }
     print.add(question.deadline_ms != 0 && question.deadline_ms <= now_ms_ ? 1 : 0);
     for (int group = 0; group < static_cast<int>(config_.groups.size()); ++group) {
       const std::vector<PageId> table = first().page_table(id, group);

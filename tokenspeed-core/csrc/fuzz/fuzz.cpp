@@ -7,6 +7,7 @@
 //   tokenspeed_fuzz --world 1234 [--verbose]                     one of them again
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -36,7 +37,13 @@ extern "C" void print_replay_line(int) {
   [[maybe_unused]] const auto written = write(STDERR_FILENO, replay_line, std::strlen(replay_line));
 }
 
-bool run_world(std::uint64_t seed, bool verbose, long long& messages) {
+// What the worlds of a run have come to.
+struct Done {
+  long long messages = 0;
+  Verified verified;
+};
+
+bool run_world(std::uint64_t seed, bool verbose, Done& done) {
   std::snprintf(replay_line, sizeof replay_line,
                 "replay with: tokenspeed_fuzz --world %llu --verbose\n",
                 static_cast<unsigned long long>(seed));
@@ -55,7 +62,8 @@ bool run_world(std::uint64_t seed, bool verbose, long long& messages) {
                  describe(run.config()).c_str(), replay_line);
     return false;
   }
-  messages += run.messages();
+  done.messages += run.messages();
+  done.verified += run.verified();
   return true;
 }
 
@@ -79,21 +87,29 @@ bool report_coverage(unsigned long long rare) {
   return enough;
 }
 
+// The same of rows whose drafts were given.
+bool report_drafts(const Verified& verified, unsigned long long rare) {
+  std::printf("drafts given: %llu rows all right, %llu in part, %llu not\n", verified.all,
+              verified.some, verified.none);
+  return std::min({verified.all, verified.some, verified.none}) >= rare;
+}
+
 int run(const Options& options) {
-  long long messages = 0;
+  Done done;
   if (options.one_world) {
-    return run_world(options.seed, options.verbose, messages) ? 0 : 1;
+    return run_world(options.seed, options.verbose, done) ? 0 : 1;
   }
   Random seeds(options.seed);
   long long worlds = 0;
-  while (messages < options.messages) {
-    if (!run_world(seeds.next(), options.verbose, messages)) {
+  while (done.messages < options.messages) {
+    if (!run_world(seeds.next(), options.verbose, done)) {
       return 1;
     }
     ++worlds;
   }
-  const bool enough = report_coverage(options.rare);
-  std::printf("%lld messages in %lld worlds\n", messages, worlds);
+  bool enough = report_coverage(options.rare);
+  enough &= report_drafts(done.verified, options.rare);
+  std::printf("%lld messages in %lld worlds\n", done.messages, worlds);
   return enough ? 0 : 1;
 }
 

@@ -46,7 +46,7 @@ Config random_config(Random& random) {
   config.max_seqs = random.between(1, 4);
   config.max_model_len = random.between(16, 40);
   const bool has_state = Layout(config.groups).has_state();  // which cannot be rolled back
-  config.max_row_tokens = !has_state && random.chance(30) ? random.between(2, 4) : 1;
+  config.max_row_tokens = !has_state && random.chance(50) ? random.between(2, 4) : 1;
   config.max_step_tokens = config.max_seqs * config.max_row_tokens + random.between(0, 12);
   config.prefill_share = random.pick({0.1, 0.5, 0.75, 1.0});
   config.prefix_cache = random.chance(85);

@@ -15,6 +15,7 @@ RandomRun::RandomRun(std::uint64_t seed, bool verbose)
       failing_percent_(random_.pick({0, 3, 30})),
       deadline_percent_(random_.pick({0, 10, 70})),
       slow_load_percent_(random_.pick({0, 50, 95})),
+      drafting_percent_(config_.max_row_tokens > 1 ? random_.pick({0, 70, 100}) : 0),
       longest_answer_(random_.pick({6, 12, 26})) {
   // Short prompts with long answers outgrow their pool; long prompts have much to share.
   for (int i = longest_answer_ > 12 ? 8 : 24; i > 0; --i) {
@@ -108,9 +109,36 @@ void RandomRun::abort() {
   world_.abort(static_cast<RequestId>(world_.num_clients() - back));
 }
 
+// Of everybody who is open: guesses at what comes next, from the first on right, and then not.
+void RandomRun::give_drafts() {
+  for (int id = world_.num_clients(); id > 0; --id) {
+    const auto request = static_cast<RequestId>(id);
+    if (!world_.is_open(request)) continue;
+    Truth& truth = world_.truth(request);
+    const int known = truth.prompt_size() + world_.received(request);
+    std::vector<TokenId> drafts;
+    for (int i = random_.below(config_.max_row_tokens); i > 0; --i) {
+      const TokenId right = truth.token(known + static_cast<int>(drafts.size()));
+      drafts.push_back(random_.chance(70) ? right : random_.below(kVocabulary));
+    }
+    world_.give_drafts(request, drafts);
+  }
+  if (random_.chance(5)) {
+    world_.give_drafts(random_client(), {});  // or over
+    world_.give_drafts(static_cast<RequestId>(world_.num_clients() + 1000), {});
+    world_.give_drafts_wrongly(random_client());
+  }
+}
+
 void RandomRun::plan() {
   while (world_.in_flight() > depth_) {
     world_.commit();
+  }
+  if (world_.num_clients() > 0 && random_.chance(drafting_percent_)) {
+    while (world_.in_flight() > 0 && random_.chance(80)) {
+      world_.commit();  // so that what is given can be verified
+    }
+    give_drafts();
   }
   Fate fate;
   if (random_.chance(failing_percent_)) {

@@ -23,12 +23,14 @@ class RandomRun {
   void send();
   void run_to_idle() { world_.run_to_idle(); }
   const Config& config() const noexcept { return config_; }
+  const Verified& verified() const noexcept { return world_.verified(); }
   int messages() const noexcept { return world_.messages(); }
 
  private:
   void submit();
   void submit_again();
   void abort();
+  void give_drafts();
   void plan();
   void commit_wrongly();
   void ack();
@@ -46,6 +48,7 @@ class RandomRun {
   int failing_percent_;
   int deadline_percent_;
   int slow_load_percent_;
+  int drafting_percent_;  // of plans, before which everybody gets drafts
   int longest_answer_;
   std::vector<TokenId> base_;  // prompts begin with parts of it
 };

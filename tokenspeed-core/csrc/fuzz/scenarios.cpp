@@ -71,6 +71,9 @@ std::vector<Scenario> scenarios() {
   for (Question& asked : all.back().questions) {
     asked.draft_tokens = 2;
   }
+  all.push_back(scenario("given drafts", tiny({full}, 6), two()));
+  all.back().config.max_row_tokens = 3;
+  all.back().given_drafts = true;
   all.push_back(scenario("host tier", tiny({full}, 4), two()));
   all.back().config.host_pages = 4;
   all.push_back(scenario("host tier, failing", tiny({full}, 4), two()));

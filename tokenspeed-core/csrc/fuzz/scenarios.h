@@ -19,6 +19,7 @@ struct Scenario {
   bool failing_rows = false;
   bool failing_acks = false;
   bool rejected_drafts = false;
+  bool given_drafts = false;
   bool time_passes = false;
   bool resets = false;
 };

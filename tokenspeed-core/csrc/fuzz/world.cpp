@@ -127,6 +127,46 @@ void World::abort_unknown() {
   check_after();
 }
 
+// -- Drafts ---------------------------------------------------------------------------------------
+
+void World::give_drafts(RequestId id, const std::vector<TokenId>& drafts) {
+  begin_message("give drafts", id);
+  const bool known = id >= 1 && id <= clients_.size() && is_open(id);
+  for (Rank& rank : ranks_) {
+    require(rank.scheduler.set_drafts(id, drafts) == known, "drafts are answered wrongly");
+  }
+  if (known) {
+    client(id).drafts = drafts;
+    client(id).drafts_for = num_plans();
+  }
+  check_after();
+}
+
+// More of them than a row has room for, or one that is no token: refused, and those before stay.
+void World::give_drafts_wrongly(RequestId id) {
+  begin_message("give drafts wrongly", id);
+  const std::vector<TokenId> many(static_cast<std::size_t>(config_.max_row_tokens), 0);
+  for (Rank& rank : ranks_) {
+    for (const std::vector<TokenId>& drafts : {many, std::vector<TokenId>{-1}}) {
+      require_refused<std::invalid_argument>([&] { rank.scheduler.set_drafts(id, drafts); },
+                                             "drafts that break the interface were taken");
+    }
+  }
+  check_after();
+}
+
+bool World::has_row_in_flight(RequestId id) const {
+  return std::any_of(in_flight_.begin(), in_flight_.end(), [id](const Flight& flight) {
+    return std::find(flight.requests.begin(), flight.requests.end(), id) != flight.requests.end();
+  });
+}
+
+// Whether a decode row of this plan has the drafts that were given. They follow the tokens that
+// are committed: with a row in flight, they would stand in the wrong place.
+bool World::has_given_drafts(RequestId id, std::int64_t step) const {
+  return client(id).drafts_for == step && !has_row_in_flight(id);
+}
+
 // -- Plan -----------------------------------------------------------------------------------------
 
 PlanSummary World::plan(int ms_later, const Fate& fate) {
@@ -141,6 +181,7 @@ PlanSummary World::plan(int ms_later, const Fate& fate) {
   last_digest_ = plan.digest;
   take_updates();
   check_rows(plan);
+  check_inputs(plan);
   check_blocked(plan);
   device_.begin_step(ranks_.front().arrays, plan);
   check_tables(plan);
@@ -167,13 +208,34 @@ void World::check_rows(const PlanSummary& plan) {
     require(a.row_request[r] >= 1 && a.row_request[r] <= clients_.size() &&
                 client(a.row_request[r]).finish == Finish::NONE,
             "a row of a request that is over");
-    const Question& question = client(a.row_request[r]).computation.truth.question();
-    require(!decodes || count <= 1 + question.draft_tokens, "more drafts than were asked for");
   }
   require(emits == plan.num_emits, "num_emits is wrong");
   require(plan.num_rows == 0 || a.row_query_start[0] == 0, "the first row does not start at 0");
   require(a.row_query_start[static_cast<std::size_t>(plan.num_rows)] == plan.num_tokens,
           "num_tokens is wrong");
+}
+
+// A decode row of a request whose tokens are all known here has its last token and the drafts that
+// were given, from the first on; another one has nothing, for the device knows.
+void World::check_inputs(const PlanSummary& plan) {
+  const Arrays& a = ranks_[0].arrays;
+  for (int row = 0; row < plan.num_decode_rows; ++row) {
+    const auto r = static_cast<std::size_t>(row);
+    const RequestId id = a.row_request[r];
+    const bool given = has_given_drafts(id, plan.step);
+    const Client& it = client(id);
+    Truth& its = truth(id);
+    const auto begin = static_cast<std::size_t>(a.row_query_start[r]);
+    const auto drafts = static_cast<std::size_t>(a.row_query_start[r + 1]) - begin - 1;
+    const auto asked = static_cast<std::size_t>(its.question().draft_tokens);
+    require(drafts <= (given ? it.drafts.size() : asked), "more drafts than were asked for");
+    const TokenId last = has_row_in_flight(id) ? 0 : its.token(its.prompt_size() + it.received - 1);
+    require(a.token_ids[begin] == last, "a decode row does not begin with the last token");
+    for (std::size_t i = 0; i < drafts; ++i) {
+      require(a.token_ids[begin + 1 + i] == (given ? it.drafts[i] : 0),
+              "a row's drafts are not those that were given");
+    }
+  }
 }
 
 // A plan without rows says why, the reason is true, and a plan that waits for nothing goes on.
@@ -207,9 +269,13 @@ void World::execute(const PlanSummary& plan, const Fate& fate) {
   for (int row = 0; row < plan.num_rows; ++row) {
     const auto r = static_cast<std::size_t>(row);
     const RequestId id = a.row_request[r];
-    RowOutcome outcome = device_.run_row(a, row, client(id).computation,
-                                         row == fate.unlucky_row ? fate.luck : Luck::GOOD,
-                                         fate.accept_percent, random_);
+    RowOutcome outcome = device_.run_row(
+        a, row, client(id).computation, row == fate.unlucky_row ? fate.luck : Luck::GOOD,
+        {has_given_drafts(id, plan.step), fate.accept_percent}, random_);
+    const int drafts = a.row_query_start[r + 1] - a.row_query_start[r] - 1;
+    if (row < plan.num_decode_rows && drafts > 0 && has_given_drafts(id, plan.step)) {
+      verified_.add(drafts, static_cast<int>(outcome.tokens.size()) - 1);
+    }
     flight.requests.push_back(id);
     flight.kv_lens.push_back(a.row_kv_len[r]);
     flight.failed.push_back(outcome.failed ? 1 : 0);

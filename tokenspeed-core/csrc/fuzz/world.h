@@ -18,7 +18,24 @@ namespace tokenspeed::fuzz {
 struct Fate {
   int unlucky_row = -1;
   Luck luck = Luck::GOOD;   // of that row
-  int accept_percent = 60;  // of drafts
+  int accept_percent = 60;  // of drafts that the device makes
+};
+
+// Rows with drafts that were given, by how many of them were right.
+struct Verified {
+  unsigned long long all = 0;
+  unsigned long long some = 0;
+  unsigned long long none = 0;
+
+  void add(int drafts, int right) noexcept {
+    (right == drafts ? all : right > 0 ? some : none) += 1;
+  }
+  Verified& operator+=(const Verified& other) noexcept {
+    all += other.all;
+    some += other.some;
+    none += other.none;
+    return *this;
+  }
 };
 
 // One small deployment: ranks that must agree, a device, and clients. Every message checks its
@@ -32,6 +49,9 @@ class World {
   void submit_again(RequestId id);        // an open one
   void abort(RequestId id);
   void abort_unknown();
+  // Guesses at the tokens behind those that the client has, for the next plan.
+  void give_drafts(RequestId id, const std::vector<TokenId>& drafts);
+  void give_drafts_wrongly(RequestId id);
   PlanSummary plan(int ms_later, const Fate& fate);
   void commit();  // the oldest step in flight
   void commit_wrong_step();
@@ -57,6 +77,8 @@ class World {
   bool is_open(RequestId id) const { return client(id).finish == Finish::NONE; }
   int num_open() const noexcept;
   Truth& truth(RequestId id) { return client(id).computation.truth; }
+  int received(RequestId id) const { return client(id).received; }
+  const Verified& verified() const noexcept { return verified_; }
   const Counters& counters() const noexcept { return ranks_.front().scheduler.counters(); }
   bool is_idle() const noexcept { return !ranks_.front().scheduler.has_work(); }
 
@@ -69,6 +91,8 @@ class World {
     Computation computation;
     int received = 0;  // tokens of the answer
     Finish finish = Finish::NONE;
+    std::vector<TokenId> drafts;   // given last
+    std::int64_t drafts_for = -1;  // the plan that they are for
   };
   struct Flight {  // a planned step whose results are not committed
     std::int64_t step = 0;
@@ -82,9 +106,12 @@ class World {
   Submission submission_of(const Question& question) const;
   void check_submit(const Question& question, const SubmitResult& result) const;
   void check_rows(const PlanSummary& plan);
+  void check_inputs(const PlanSummary& plan);
   void check_blocked(const PlanSummary& plan);
   void check_tables(const PlanSummary& plan);
   void execute(const PlanSummary& plan, const Fate& fate);
+  bool has_row_in_flight(RequestId id) const;
+  bool has_given_drafts(RequestId id, std::int64_t step) const;
   void require_commit_refused(const Flight& flight);
   void take_updates();
   void hear(const UpdateColumns& updates, std::size_t i);
@@ -105,6 +132,7 @@ class World {
   std::deque<Flight> in_flight_;
   std::vector<TransferId> ended_transfers_;
   KvEventMirror mirror_;
+  Verified verified_;
   std::int64_t now_ms_ = 0;
   std::int64_t last_step_ = -1;
   std::uint64_t last_digest_ = 0;
