@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
+import uvloop
 from tokenspeed.front import engine_client, grammars
 from tokenspeed.front.errors import CompilerBusy, InvalidRequest
 from tokenspeed.front.grammars import Grammars
@@ -87,6 +88,44 @@ async def test_a_compiler_that_dies_fails_what_it_worked_on(made: Grammars) -> N
     with pytest.raises(InvalidRequest, match=r"ended while it worked on it \(status 3\)"):
         await made.compile(regex("die"))
     assert (await made.compile(regex("a"))).compiled.data == b"one a"
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_compiler_that_was_killed_while_idle_costs_nobody_a_request(
+    grammar_plan: Callable[..., PluginPlan], model_folder: Path, run: Any
+) -> None:
+    """In both event loops: they tell of a closed pipe in different ways."""
+
+    async def outlive() -> None:
+        async with Grammars(grammar_plan(one=50), ModelFolder(str(model_folder)), 512) as made:
+            await made.compile(regex("a"))
+            process = made._worker._process
+            assert process is not None
+            process.kill()
+            await process.wait()
+            assert (await made.compile(regex("b"))).compiled.data == b"one b"
+            process = made._worker._process
+            assert process is not None
+            process.kill()  # and asked again before anybody noticed
+            await asyncio.sleep(0)
+            with suppress(InvalidRequest):
+                await made.compile(regex("c"))
+            assert (await made.compile(regex("d"))).compiled.data == b"one d"
+
+    run(outlive())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_compiler_that_closes_its_input_is_one_that_ended(run: Any) -> None:
+    async def write() -> None:
+        process = await asyncio.create_subprocess_exec("true", stdin=asyncio.subprocess.PIPE)
+        await process.wait()
+        with suppress(ConnectionError):  # the only error; asyncio drops what is written
+            for _ in range(10):
+                grammars._write(process, b"x" * 100_000)
+                await asyncio.sleep(0.01)
+
+    run(write())
 
 
 async def test_what_is_kept_is_bounded(made: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -227,13 +227,19 @@ class _Worker:
         return await process.wait()
 
     async def _compile(self, constraint: Constraint) -> Done | Failed:
-        process = self._process or await self._start()
+        process = await self._running()
         _write(process, msgspec.msgpack.encode(Job(constraint.kind, constraint.text)))
         message = await _within(OPEN_S, lambda: _read(process))
         while message == READY:
             message = await _within(COMPILE_S, lambda: _read(process))
         answer: Done | Failed = msgspec.msgpack.decode(message, type=Done | Failed)
         return answer
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        """The process; a new one if it ended while nobody asked: who asks now is not to blame."""
+        if self._process is not None and self._process.returncode is not None:
+            await self.end()
+        return self._process or await self._start()
 
     async def _start(self) -> asyncio.subprocess.Process:
         self._process = process = await asyncio.create_subprocess_exec(
@@ -247,8 +253,12 @@ class _Worker:
 
 
 def _write(process: asyncio.subprocess.Process, message: bytes) -> None:
+    """ConnectionError when the process has closed its end, in every event loop."""
     assert process.stdin is not None
-    process.stdin.write(framed(message))
+    try:
+        process.stdin.write(framed(message))
+    except RuntimeError as error:  # uvloop's, where asyncio's drops what is written
+        raise ConnectionResetError(str(error)) from error
 
 
 async def _read(process: asyncio.subprocess.Process) -> bytes:
