@@ -5,6 +5,7 @@
 #   make test    everything that CI runs
 #   make tsan    the CPU platform's thread pool under ThreadSanitizer
 #   make fuzz    the control plane under sanitizers: 12 million random messages, then every order
+#   make soak    a server of 64 pages under all that clients do: ten minutes (SOAK="--seed 1")
 #   make bench-scheduler   our control plane beside the published one, on the same work
 #   make bench-host        what a decode step costs the engine's loop, by phase; needs no GPU
 #   make docs    the documentation site, in build/site
@@ -18,7 +19,7 @@ TORCH  ?= torch>=2.11,<3
 VENV   ?= .venv
 SERVE  ?=
 
-.PHONY: serve test tsan fuzz docs setup dev clean bench-scheduler bench-host
+.PHONY: serve test tsan fuzz soak docs setup dev clean bench-scheduler bench-host
 .DEFAULT_GOAL := serve
 
 SETUP = "$(PYTHON)" tools/setup_env.py --venv "$(VENV)" --torch "$(TORCH)"
@@ -48,6 +49,11 @@ fuzz:
 	cmake --build build/fuzz --target tokenspeed_fuzz tokenspeed_explore && \
 	build/fuzz/csrc/fuzz/tokenspeed_fuzz --messages $(FUZZ_MESSAGES) && \
 	build/fuzz/csrc/fuzz/tokenspeed_explore --most-states 30000
+
+SOAK ?=
+soak:
+	@$(SETUP) --with demo --with unit --with test
+	@"$(VENV)/bin/python" tests/soak/soak.py --seconds 600 $(SOAK)
 
 docs:
 	@$(SETUP) --with docs

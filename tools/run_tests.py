@@ -203,6 +203,7 @@ def steps() -> Iterator[Step]:
     # Not installed: what the tests of the server find is what a user of the README has.
     yield pytest("plugins/xgrammar/tests", environment="PYTHONPATH=plugins/xgrammar ")
     lint = "PYTHONPATH=plugins/nvidia:plugins/xgrammar lint-imports"
+    yield Step("soak", ("python tests/soak/soak.py --seconds 50 --seed 1",), ("set-up",))
     yield Step("import-linter", (lint,), ("set-up",))
     yield Step("docs", ("properdocs build --strict --quiet",), ("set-up",))
     yield pytest("tests/e2e/test_bench.py", alone=True)

@@ -43,12 +43,14 @@ class Server:
         answer: dict[str, Any] = json.loads(get(f"{self.process.admin_url}/debug/cache"))
         return answer
 
-    def metric(self, name: str) -> float:
-        """A number of /metrics, such as "running_sequences"; summed over its labels."""
+    def metric(self, name: str, **labels: str) -> float:
+        """A number of /metrics, such as "running_sequences"; summed over the labels not given."""
         text = get(f"{self.process.admin_url}/metrics")
-        found = re.findall(rf"^tokenspeed_{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
-        assert found, f"no metric tokenspeed_{name} in:\n{text}"
-        return sum(map(float, found))
+        found = re.findall(rf"^tokenspeed_{name}(?:{{(.*)}})? (\S+)$", text, re.MULTILINE)
+        wanted = {f'{label}="{value}"' for label, value in labels.items()}
+        counts = [float(count) for has, count in found if wanted <= set(has.split(","))]
+        assert counts, f"no metric tokenspeed_{name} with {labels} in:\n{text}"
+        return sum(counts)
 
     def settled_ledger(self, timeout_s: float = 20) -> dict[str, Any]:
         """The ledger once nothing runs any more."""
