@@ -20,7 +20,8 @@ from tokenspeed._scheduler import Finish
 from tokenspeed.engine.grammar import GrammarLoader, Grammars
 from tokenspeed.engine.loop import now_ms
 from tokenspeed.engine.speculation import REST, WORTH, Guesses, Speculation
-from tokenspeed.messages import NewGrammar, Sampling, Submit, Thinking
+from tokenspeed.front.logprobs import TokenLogprobs
+from tokenspeed.messages import Bias, NewGrammar, Sampling, Submit, Thinking
 from tokenspeed_sdk.contracts.platform import Device
 
 MOST = 4
@@ -178,23 +179,62 @@ def test_an_answer_ends_at_its_stop_token_within_guesses(tiny_llama: Path, devic
     assert answers[1].finish == Finish.STOP
 
 
-def test_requests_that_change_their_logits_are_not_guessed_for(
-    tiny_llama: Path, device: Device
-) -> None:
-    asked = prompts(3, seed=7)
-    greedily = Sampling(0.0, -1, 1.0, 0.0, 0)
+def test_requests_with_penalties_are_not_guessed_for(tiny_llama: Path, device: Device) -> None:
+    asked = prompts(2, seed=7)
     penalized = Sampling(0.0, -1, 1.0, 0.0, 0, 1.7)
-    submits = [
-        submit(1, asked[0], 24, sampling=penalized),
-        submit(2, asked[1], 24, sampling=greedily),
-        submit(3, asked[2], 24, sampling=Sampling(0.0, -1, 1.0, 0.0, 0, logprobs=3)),
-    ]
+    submits = [submit(1, asked[0], 24, sampling=penalized), submit(2, asked[1], 24)]
     plain, _ = run(tiny_llama, device, submits)
     right = {n: answer.tokens for n, answer in plain.items()}
     answers, speculation = run(tiny_llama, device, submits, Knowing(right, 0.2))
     assert {n: answer.tokens for n, answer in answers.items()} == right
-    assert [entry.token for entry in answers[3].logprobs] == [e.token for e in plain[3].logprobs]
     assert 0 < speculation.drafted <= 24 * MOST
+
+
+ALWAYS = 1 << 30
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9], ids=["greedy", "sampled"])
+def test_log_probabilities_and_biases_are_those_without_guesses(
+    tiny_llama: Path, request: pytest.FixtureRequest, temperature: float
+) -> None:
+    """Of every token that counts, and of no other; a bias holds up to its position, wherever that
+    lies in a row of guesses."""
+    banned = tuple(Bias(token, float("-inf"), 37) for token in range(0, 60, 2))
+    kinds: list[dict[str, Any]] = [
+        {"logprobs": 3},
+        {"biases": (Bias(7, 3.0, ALWAYS), *banned), "logprobs": 0},
+        {},
+        {"logprobs": 20},
+        {"biases": banned},
+    ]
+    asked = [[*prompt[:3], *range(21)] for prompt in prompts(len(kinds), seed=19)]
+    submits = [
+        submit(n, p, 30, sampling=Sampling(temperature, 30, 1.0, 0.0, n, **kind))
+        for n, (p, kind) in enumerate(zip(asked, kinds, strict=True))
+    ]
+    for name in ("delaying", "replaying"):
+        device = request.getfixturevalue(name)
+        plain, _ = run(tiny_llama, device, submits)
+        right = {n: answer.tokens for n, answer in plain.items()}
+        assert not any(token % 2 == 0 and token < 60 for token in right[4][: 37 - 24])
+        for wrong in (0.0, 0.3):
+            answers, speculation = run(tiny_llama, device, submits, Knowing(right, wrong))
+            assert {n: answer.tokens for n, answer in answers.items()} == right
+            assert speculation.accepted > 60
+            for n, answer in answers.items():
+                check_equal(answer.logprobs, plain[n].logprobs)
+                assert len(answer.logprobs) == (30 if "logprobs" in kinds[n] else 0)
+
+
+def check_equal(found: Sequence[TokenLogprobs], right: Sequence[TokenLogprobs]) -> None:
+    """Other sums in between: values may differ in their last bits."""
+    for mine, theirs in zip(found, right, strict=True):
+        assert mine.token == theirs.token
+        assert [token for token, _ in mine.top] == [token for token, _ in theirs.top]
+        values = [value for _, value in theirs.top]
+        assert [mine.logprob, *(value for _, value in mine.top)] == pytest.approx(
+            [theirs.logprob, *values], abs=1e-4
+        )
 
 
 def held(number: int, prompt: list[int], length: int, thinking: Thinking | None = None) -> Submit:

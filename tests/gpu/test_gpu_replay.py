@@ -14,14 +14,14 @@ import torch
 from tokenspeed.cache.slab import Slab
 from tokenspeed.engine.buffers import Limits, StepBuffers, StepLayout
 from tokenspeed.engine.device_step import DeviceStep, StepShape
-from tokenspeed.engine.graphs import DecodeGraphs, bucket_sizes
+from tokenspeed.engine.graphs import DecodeGraphs, StepKind, graph_sizes
 from tokenspeed_models.llama import LlamaForCausalLM
 from tokenspeed_sdk.modeling import BuildContext, load_weights
 
 pytestmark = pytest.mark.gpu
 
 VOCABULARY = 97
-PAGE, CONTEXT, SEQUENCES, MIXES = 4, 256, 24, 200
+PAGE, CONTEXT, SEQUENCES, GUESSES, MIXES = 4, 256, 24, 3, 200
 PAGES = SEQUENCES * CONTEXT // PAGE
 
 
@@ -56,22 +56,33 @@ def build(gpu: Any, kernels: Any, folder: Path, dtype: str) -> tuple[Any, Any, A
     return model, LlamaForCausalLM.cache_groups(config), context
 
 
-def fill(host: dict[str, np.ndarray], rng: np.random.Generator, slots: np.ndarray) -> None:
-    """A decode step of ``slots`` at random lengths; every row states all its pages as deltas."""
+def fill(
+    host: dict[str, np.ndarray], rng: np.random.Generator, slots: np.ndarray, kind: StepKind
+) -> int:
+    """A decode step of ``slots`` at random lengths, with random guesses; every row states all its
+    pages as deltas. Its tokens."""
     rows = len(slots)
-    lengths = rng.integers(1, CONTEXT, rows)
-    host["row_slot"][:rows] = host["token_slot"][:rows] = host["emit_slot"][:rows] = slots
+    counts = 1 + rng.integers(0, 1 + GUESSES, rows) if kind.verifies else np.ones(rows, np.int64)
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    tokens = int(starts[-1])
+    lengths = rng.integers(1 + GUESSES, CONTEXT, rows)
+    positions = np.repeat(lengths - counts - starts[:-1], counts) + np.arange(tokens)
+    host["row_slot"][:rows] = slots
     host["row_kv_len"][:rows] = lengths
-    host["row_query_start"][: rows + 1] = np.arange(rows + 1)
-    host["positions"][:rows] = lengths - 1
-    host["emit_token"][:rows] = np.arange(rows)
-    host["emit_position"][:rows] = lengths
-    host["temperature"][:rows] = rng.choice([0.0, 0.7, 1.5], rows)
-    host["top_k"][:rows] = rng.choice([-1, 5], rows)
-    host["top_p"][:rows] = rng.choice([1.0, 0.8], rows)
-    host["min_p"][:rows] = 0.0
-    host["seed"][:rows] = rng.integers(0, 2**62, rows)
+    host["row_query_start"][: rows + 1] = starts
+    host["token_slot"][:tokens] = host["emit_slot"][:tokens] = np.repeat(slots, counts)
+    host["token_ids"][:tokens] = rng.integers(0, VOCABULARY, tokens)
+    host["positions"][:tokens] = positions
+    host["emit_token"][:tokens] = np.arange(tokens)
+    host["emit_position"][:tokens] = positions + 1
+    host["temperature"][:tokens] = rng.choice([0.0, 0.7, 1.5], tokens)
+    host["top_k"][:tokens] = rng.choice([-1, 5], tokens)
+    host["top_p"][:tokens] = rng.choice([1.0, 0.8], tokens)
+    host["min_p"][:tokens] = 0.0
+    host["seed"][:tokens] = rng.integers(0, 2**62, tokens)
+    host["wanted"][:tokens] = 0
     state_pages(host, rng.choice(slots))
+    return tokens
 
 
 def state_pages(host: dict[str, np.ndarray], slot: int) -> None:
@@ -89,26 +100,29 @@ def _mix(rng: np.random.Generator) -> np.ndarray:
     return rng.permutation(SEQUENCES)[: rng.integers(1, SEQUENCES + 1)] + 1
 
 
-def decode_shape(rows: int) -> StepShape:
+def decode_shape(tokens: int, kind: StepKind) -> StepShape:
     return StepShape(
-        rows=rows,
-        decode_rows=rows,
-        tokens=rows,
-        emits=rows,
+        rows=tokens,
+        decode_rows=tokens,
+        tokens=tokens,
+        emits=tokens,
         has_deltas=True,
         max_query_len=1,
         max_kv_len=CONTEXT,
+        verifies=kind.verifies,
+        flat=kind.verifies,
     )
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("verifies", [False, True], ids=["one_token", "guesses"])
 def test_replay_equals_eager_bit_for_bit(
-    gpu: Any, kernels: Any, small_llama: Path, dtype: str
+    gpu: Any, kernels: Any, small_llama: Path, dtype: str, verifies: bool
 ) -> None:
     model, groups, context = build(gpu, kernels, small_llama, dtype)
-    limits = Limits(SEQUENCES, 64, len(groups), CONTEXT, PAGE)
+    limits = Limits(SEQUENCES, 128, len(groups), CONTEXT, PAGE, row_tokens=1 + GUESSES)
     eager, captured = (Side(model, groups, gpu, context, limits) for _ in range(2))
-    sizes = bucket_sizes(SEQUENCES)
+    kind, sizes = StepKind(verifies), graph_sizes(limits)
     stream = gpu.stream()
     graphs = DecodeGraphs(captured.step, gpu, stream, limits, sizes)
     used = set()
@@ -116,24 +130,25 @@ def test_replay_equals_eager_bit_for_bit(
     mixes = [np.array([slot]) for slot in range(1, SEQUENCES + 1)]  # every slot gets its pages
     mixes += [_mix(rng) for _ in range(MIXES)]
     for mix, slots in enumerate(mixes):
-        rows = len(slots)
-        bucket = graphs.find(rows, rows)
+        tokens = fill(captured.buffers.host, rng, slots, kind)
+        bucket = graphs.find(kind, tokens)
         assert bucket is not None
         used.add(bucket)
-        fill(captured.buffers.host, rng, slots)
-        graphs.pad(captured.buffers, rows, bucket)
+        graphs.pad(kind, captured.buffers, tokens, bucket)
         eager.buffers.packed.copy_(captured.buffers.packed)
-        stream.run(lambda: captured.step.upload(captured.buffers, decode=True))
-        stream.run(lambda b=bucket: graphs.replay(b))
+        shape = decode_shape(bucket, kind)
+        stream.run(lambda: captured.step.upload(captured.buffers, decode=not verifies))
+        stream.run(lambda b=bucket: graphs.replay(kind, b))
         stream.run(lambda: captured.step.download(captured.buffers))
         stream.run(lambda: eager.step.upload(eager.buffers))
-        stream.run(lambda b=bucket: eager.step.run(decode_shape(b), eager.buffers.arrays))
+        stream.run(lambda s=shape: eager.step.run(s, eager.buffers.arrays))
         stream.run(lambda: eager.step.download(eager.buffers))
         stream.record().wait()
-        tokens, wanted = (side.buffers.sampled[:rows] for side in (captured, eager))
-        assert tokens.equal(wanted), mix
+        drawn, wanted = (side.buffers.sampled[:tokens] for side in (captured, eager))
+        assert drawn.equal(wanted), mix
         assert captured.kv.equal(eager.kv), mix
-    print(f"{len(mixes)} batches equal bit for bit, in buckets of {sorted(used)} rows")
-    assert used == set(sizes)
+        assert captured.step._last_token[1:].equal(eager.step._last_token[1:]), mix
+    print(f"{len(mixes)} batches equal bit for bit, in buckets of {sorted(used)} tokens")
+    assert used >= set(sizes[kind]) - {min(sizes[kind]), max(sizes[kind])}
     assert bool(captured.kv.any())
     stream.close()

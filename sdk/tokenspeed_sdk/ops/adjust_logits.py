@@ -50,7 +50,7 @@ def adjust_logits(
         logits: [E, V] float32; changed in place.
         kept: [E, V] float32; row e becomes the logits before any change where its slot's ``wanted``
             is not 0, and is left alone otherwise.
-        slot: [E] int64, whose row it is; only slots that are nobody's may stand twice.
+        slot: [E] int64, whose row it is; several where guesses are verified.
         position: [E] int64, position of the drawn token in its request.
         wanted: [S2, 1] int32.
         penalties: [S2, 3] float32: repetition, frequency, presence. Repetition is positive, or all

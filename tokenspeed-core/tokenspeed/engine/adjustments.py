@@ -44,12 +44,12 @@ class Adjustments:
     """The tables on the device; a slot of zeros asks for nothing.
 
     Attributes:
-        wanted: int32 [slots, 1]: 1 + how many of the likeliest tokens are wanted, or 0.
         penalties: float32 [slots, 3].
         counts: int32 [slots, vocabulary].
         kept: float32 [emits, vocabulary]; logits of rows whose log-probabilities are wanted.
         settings: arguments of ``adjust_logits@1`` by slot.
-        logprobs: int32 [slots, 2 * LOGPROBS], what was found; ``found`` are ids and values in it.
+        logprobs: int32 [emits, 2 * LOGPROBS], what was found of tokens that were drawn; ``found``
+            are ids and values in it.
     """
 
     def __init__(self, device: Device, limits: Limits, vocab_size: int) -> None:
@@ -57,13 +57,12 @@ class Adjustments:
         self._records = device.allocate((slots, RECORD), "int32")
         self.counts = device.allocate((slots, vocab_size), "int32")
         self.kept = device.allocate((limits.emits, vocab_size), "float32")
-        self.logprobs = device.allocate((slots, 2 * LOGPROBS), "int32")
+        self.logprobs = device.allocate((limits.emits, 2 * LOGPROBS), "int32")
         values = self.logprobs[:, LOGPROBS:].view(torch.float32)
         self.found = (self.logprobs[:, :LOGPROBS], values)
-        self.wanted = self._records[:, :PENALTIES]
         self.penalties = self._records[:, PENALTIES:IDS].view(torch.float32)
         self.settings = (
-            self.wanted,
+            self._records[:, :PENALTIES],
             self.penalties,
             self.counts,
             self._records[:, IDS:VALUES],
@@ -87,15 +86,10 @@ class _Staged:
 
 
 class TenantLoader:
-    """Fills in host memory for tenants that come, in as many places as steps are in flight.
-
-    Attributes:
-        wanted: int32 [slots], as on the device.
-    """
+    """Fills in host memory for tenants that come, in as many places as steps are in flight."""
 
     def __init__(self, device: Device, tables: Adjustments, places: int) -> None:
         taken: set[int] = set()
-        self.wanted = np.zeros(len(tables.wanted), np.int32)
         self._places = [_Place(device, tables, taken) for _ in range(places)]
 
     def place(self, index: int) -> _Place:

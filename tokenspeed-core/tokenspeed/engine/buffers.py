@@ -94,13 +94,14 @@ class StepArrays:
     delta_index: torch.Tensor  # int32[G, D]
     delta_page: torch.Tensor  # int32[G, D]
     emit_token: torch.Tensor  # int64[E], index of the token that another is sampled behind
-    emit_slot: torch.Tensor  # int64[E]; nobody's behind a draft
+    emit_slot: torch.Tensor  # int64[E]
     emit_position: torch.Tensor  # int64[E], position of the token that is sampled
     temperature: torch.Tensor  # float32[E], this and the following by sampled token
     top_k: torch.Tensor  # int32[E]
     top_p: torch.Tensor  # float32[E]
     min_p: torch.Tensor  # float32[E]
     seed: torch.Tensor  # int64[E]
+    wanted: torch.Tensor  # int32[E], 1 + how many of the likeliest tokens are told, or 0
     positions: torch.Tensor  # int32[T]
     token_slot: torch.Tensor  # int32[T], not uploaded for decode rows: there it is row_slot
     token_ids: torch.Tensor  # int32[T], neither: a decode row's is the last token of its slot
@@ -130,6 +131,7 @@ def _shapes(limits: Limits) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         "top_p": (emits, f32),
         "min_p": (emits, f32),
         "seed": (emits, i64),
+        "wanted": (emits, i32),
         "positions": (tokens, i32),
         "token_slot": (tokens, i32),
         "token_ids": (tokens, i32),
@@ -195,8 +197,8 @@ class StepBuffers:
         arrays, host: its arrays, for torch and for numpy.
         scheduler: what ``Scheduler.plan`` fills and ``Scheduler.commit_sampled`` reads.
         sampled: int64 [E]; as the step left it, in the order of ``emit_token``.
-        logprobs: int32 [slots, 2 * LOGPROBS], ids and the bits of float32; only where some are
-            wanted.
+        logprobs: int32 [E, 2 * LOGPROBS], ids and the bits of float32, in that order too; only
+            where some are wanted.
         page_tables: likewise the resident tables, where they are to be verified.
         sampling_of: whose sampling parameters the arrays hold.
         mask, mask_row: int32 [E, mask_words] and [E]: of each mask, the place of its token among
@@ -222,7 +224,7 @@ class StepBuffers:
         written = {name: self.host[name] for name in SCHEDULER_WRITES}
         self.sampled = device.host_buffer((limits.emits,), "int64")
         self.scheduler = PlanBuffers(**written, **moves, sampled=self.sampled.numpy())
-        self.logprobs = device.host_buffer((slots, 2 * LOGPROBS), "int32")
+        self.logprobs = device.host_buffer((limits.emits, 2 * LOGPROBS), "int32")
         count = limits.groups if page_tables else 0
         tables = (slots, limits.max_pages)
         self.page_tables = [device.host_buffer(tables, "int32") for _ in range(count)]

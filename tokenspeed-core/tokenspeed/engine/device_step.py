@@ -36,7 +36,9 @@ class StepShape:
 
     Attributes:
         rows, decode_rows, tokens, emits: counts; decode rows come first, emitting rows sample.
-        drafts: tokens of decode rows that are guesses, to be verified.
+        verifies: whether some tokens of decode rows are guesses.
+        flat: every token is a decode row of its own, as in captured steps that verify guesses: one
+            graph serves any number of rows, with any number of guesses each.
         has_deltas: whether page tables may change.
         max_query_len, max_kv_len: upper bounds over all rows.
     """
@@ -48,7 +50,8 @@ class StepShape:
     has_deltas: bool
     max_query_len: int
     max_kv_len: int
-    drafts: int = 0
+    verifies: bool = False
+    flat: bool = False
 
 
 class DeviceStep:
@@ -68,6 +71,7 @@ class DeviceStep:
         vocab_size: int,
     ) -> None:
         slots = limits.sequences + 2
+        self._each = torch.arange(limits.emits + 1, dtype=torch.int32, device=device.torch_device)
         self._model = model
         self._inputs = DeviceInputs(device, StepLayout(limits), limits)
         kernels = bind_step_kernels(context, vocab_size)
@@ -146,7 +150,9 @@ class DeviceStep:
         if masks:
             mask, row = self._inputs.masks
             of_rows = mask[:masks], row[:masks]
-        self._sampler.run(self._model.logits(hidden), inputs, count, of_rows)
+        self._sampler.run(
+            self._model.logits(hidden), inputs, count, of_rows, verifies=shape.verifies
+        )
 
     def download(self, buffers: StepBuffers, *, logprobs: bool = False) -> None:
         """Queue the copy of the sampled tokens to the host, and of what else is wanted."""
@@ -155,17 +161,6 @@ class DeviceStep:
             buffers.logprobs.copy_(self.adjustments.logprobs, non_blocking=True)
         for host, resident in zip(buffers.page_tables, self._page_tables, strict=False):
             host.copy_(resident, non_blocking=True)
-
-    @torch.inference_mode()
-    def take_inputs(self, rows: torch.Tensor) -> None:
-        """Take the tokens of some decode rows from the upload, instead of their slots' own.
-
-        ``rows``: [n] int64 on the host, of a step whose decode rows have a token each.
-        """
-        inputs = self._inputs.arrays
-        there = rows.to(self._last_token.device, non_blocking=True)
-        token = inputs.token_ids.index_select(0, there).long()
-        self._last_token[inputs.row_slot.index_select(0, there).long()] = token
 
     def _update_page_tables(self, inputs: StepArrays) -> None:
         for group, (table, epochs) in enumerate(
@@ -182,11 +177,13 @@ class DeviceStep:
             )
 
     def _batch(self, inputs: StepArrays, shape: StepShape, host: StepArrays | None) -> ForwardBatch:
+        if shape.flat:
+            return self._flat_batch(inputs, shape, host)
         decode, tokens = shape.decode_rows, shape.tokens
         # A decode row's token was sampled in an earlier step and never left the device.
         token_ids = self._last_token.index_select(0, inputs.row_slot[:decode])
         token_slot = inputs.row_slot[:decode]
-        if shape.drafts:  # rows of several tokens, all of which were uploaded, like prompts
+        if shape.verifies:  # rows of several tokens, all of which were uploaded, like prompts
             decode = 0
             token_ids, token_slot = inputs.token_ids[:tokens].long(), inputs.token_slot[:tokens]
         elif decode != tokens:
@@ -205,4 +202,25 @@ class DeviceStep:
             caches=self._caches,
             host_query_start=None if host is None else host.row_query_start[: shape.rows + 1],
             host_kv_len=None if host is None else host.row_kv_len[: shape.rows],
+        )
+
+    def _flat_batch(
+        self, inputs: StepArrays, shape: StepShape, host: StepArrays | None
+    ) -> ForwardBatch:
+        """What a token attends to is in the cache by then: those of its row are written first."""
+        tokens = shape.tokens
+        positions, slots = inputs.positions[:tokens], inputs.token_slot[:tokens]
+        return ForwardBatch(
+            token_ids=inputs.token_ids[:tokens].long(),
+            positions=positions,
+            token_slot=slots,
+            row_slot=slots,
+            query_start=self._each[: tokens + 1],
+            kv_len=positions + 1,
+            num_decode_rows=tokens,
+            max_query_len=1,
+            max_kv_len=shape.max_kv_len,
+            caches=self._caches,
+            host_query_start=None if host is None else torch.arange(tokens + 1, dtype=torch.int32),
+            host_kv_len=None if host is None else host.positions[:tokens] + 1,
         )

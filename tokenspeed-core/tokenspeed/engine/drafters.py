@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokenspeed_sdk.contracts.drafter import DrafterLimits
-from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE
 
 from tokenspeed._drafts import SuffixDrafter
 from tokenspeed.registry.drafters import read_drafter
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tokenspeed_sdk.contracts.drafter import Drafter
-    from tokenspeed_sdk.contracts.platform import Device
 
     from tokenspeed.config import EngineConfig
     from tokenspeed.plugins.plan import Planned
@@ -26,10 +24,10 @@ POOL_BYTES = 64 << 20
 """Of what ended requests said: about 3 million tokens."""
 
 
-def check_drafter(config: EngineConfig, device: Device, installed: Sequence[Planned]) -> None:
+def check_drafter(config: EngineConfig, installed: Sequence[Planned]) -> None:
     """Before minutes of loading: whether there is the drafter that a config names.
 
-    ValueError: there is none, or steps of this device cannot verify guesses.
+    ValueError: there is none.
     """
     name = config.drafter
     if name is None:
@@ -37,11 +35,6 @@ def check_drafter(config: EngineConfig, device: Device, installed: Sequence[Plan
     names = [SUFFIX, *sorted(planned.name for planned in installed)]
     if name not in names:
         raise ValueError(f"--drafter {name} is not installed; there are: {', '.join(names)}")
-    if config.graphs and GRAPH_CAPTURE in device.capabilities.features:
-        raise ValueError(
-            f"--drafter {name} is not for this device yet: its decode steps are captured, and one "
-            f"that verifies guesses cannot be; leave it out, or give --no-graphs"
-        )
 
 
 def open_drafter(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,17 +25,19 @@ if TYPE_CHECKING:
 
 
 def dry_steps(step: DeviceStep, device: Device, limits: Limits, sizes: Sequence[int]) -> None:
-    """Run a decode and a prefill step of each size that fits, and wait for them.
+    """Run a decode and a prefill step of each size that fits, and wait for them; where rows may
+    have guesses, also a step of decode rows with as many as they may have.
 
     Args:
-        sizes: rows of the decode step, tokens of the prefill step.
+        sizes: rows of the decode steps, tokens of the prefill step.
 
     Raises what a kernel raised.
     """
     buffers = StepBuffers(device, StepLayout(limits), limits)
     with closing(device.stream()) as stream:
         for size in sizes:
-            for shape in (_decode(buffers, limits, size), _prefill(buffers, limits, size)):
+            for fill in (_decode, _prefill, *([_verify] if limits.row_tokens > 1 else [])):
+                shape = fill(buffers, limits, size)
                 stream.run(partial(step.upload, buffers))
                 stream.run(partial(step.run, shape, buffers.arrays))
                 if limits.mask_words:
@@ -56,6 +59,18 @@ def _decode(buffers: StepBuffers, limits: Limits, rows: int) -> StepShape:
     rows = min(rows, limits.sequences, limits.tokens)
     _fill(buffers, limits, starts=np.arange(rows + 1), kv_len=1)
     return _shape(buffers, rows=rows, decode_rows=rows)
+
+
+def _verify(buffers: StepBuffers, limits: Limits, rows: int) -> StepShape:
+    """Rows with as many guesses as they may have, which are drawn behind."""
+    each = min(limits.row_tokens, limits.max_kv_len)
+    rows = max(1, min(rows, limits.sequences, limits.tokens // each))
+    _fill(buffers, limits, starts=each * np.arange(rows + 1), kv_len=each)
+    emits = each * rows
+    buffers.host["emit_token"][:emits] = np.arange(emits)
+    buffers.host["emit_slot"][:emits] = limits.sentinel
+    shape = _shape(buffers, rows=rows, decode_rows=rows)
+    return replace(shape, emits=emits, verifies=True)
 
 
 def _prefill(buffers: StepBuffers, limits: Limits, tokens: int) -> StepShape:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from tokenspeed._scheduler import Plan, PlanBuffers, RowFlag
 from tokenspeed.engine.adjustments import History, TenantLoader, no_history
 from tokenspeed.engine.buffers import Limits, StepBuffers, StepLayout
 from tokenspeed.engine.device_step import DeviceStep, StepShape
-from tokenspeed.engine.graphs import DecodeGraphs, bucket_sizes, forward_sizes
+from tokenspeed.engine.graphs import DecodeGraphs, StepKind, graph_sizes
 from tokenspeed.engine.prompt_logprobs import PromptWish, make_wish
 from tokenspeed.engine.sampling import SamplingTable
 from tokenspeed.messages import TokenLogprobs
@@ -37,11 +37,22 @@ if TYPE_CHECKING:
     from tokenspeed.messages import Sampling
 
 _NEW_TENANT = int(RowFlag.NEW_TENANT)  # numpy is slow with enums
-NOBODY = 0
-"""A slot."""
-
 RING = 3
 """One step runs, one is queued behind it, one is being planned."""
+
+
+class Wanted(NamedTuple):
+    """A row whose log-probabilities a step finds.
+
+    Attributes:
+        place, tokens: of those that it draws: the first among all of the step, and how many.
+        entries: that are told of each.
+    """
+
+    request: int
+    place: int
+    tokens: int
+    entries: int
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,7 @@ class InFlight:
     Attributes:
         drafts: tokens that it verifies.
         event: None while the sampling of its rows is still to be dispatched.
-        wanted: whose log-probabilities it finds: (request, slot, how many).
+        wanted: whose log-probabilities it finds.
         wishes: what it finds of prompts.
     """
 
@@ -59,7 +70,7 @@ class InFlight:
     buffers: StepBuffers
     drafts: int
     event: Event | None
-    wanted: list[tuple[int, int, int]]
+    wanted: list[Wanted]
     wishes: list[PromptWish]
 
     @property
@@ -69,11 +80,15 @@ class InFlight:
 
     @property
     def logprobs(self) -> list[TokenLogprobs]:
-        """What requests that asked are told of this step, once it has been waited for."""
+        """What requests that asked are told of this step, once it has been waited for; also of
+        tokens behind wrong guesses."""
         ids, values = np.hsplit(self.buffers.logprobs.numpy(), 2)
         return [
-            TokenLogprobs(request, ids[slot, :count].tobytes(), values[slot, :count].tobytes())
-            for request, slot, count in self.wanted
+            TokenLogprobs(
+                of.request, ids[at, : of.entries].tobytes(), values[at, : of.entries].tobytes()
+            )
+            for of in self.wanted
+            for at in range(of.place, of.place + of.tokens)
         ]
 
     @property
@@ -103,7 +118,6 @@ class Executor:
             page_tables: whether every step brings the device's page tables back.
         """
         layout = StepLayout(limits)
-        sizes = bucket_sizes(limits.sequences) if graphs else []
         self._step = step
         self._slab = slab
         self._mover = mover
@@ -112,14 +126,12 @@ class Executor:
             StepBuffers(device, layout, limits, page_tables=page_tables) for _ in range(RING)
         ]
         self._sampling = SamplingTable(limits.sequences + 2)
-        forward = forward_sizes(limits.sequences) if graphs and limits.mask_words else []
-        self._graphs = DecodeGraphs(step, device, self._stream, limits, sizes, forward)
+        sizes = graph_sizes(limits) if graphs else {}
+        self._graphs = DecodeGraphs(step, device, self._stream, limits, sizes)
         self._hidden: torch.Tensor | None = None  # of a step without its sampling; of the stream
         self._device = device
         self._asks_of_prompt = np.zeros(limits.sequences + 2, np.bool_)
         self._tenants = TenantLoader(device, step.adjustments, RING)
-        self._may_draft = limits.row_tokens > 1
-        self._stale = np.zeros(limits.sequences + 2, np.bool_)
         self._dispatched = 0
 
     def next_buffers(self) -> StepBuffers:
@@ -155,22 +167,19 @@ class Executor:
         if plan.num_new_tenants:
             self._install(plan, buffers.host, requests, history)
         self._sampling.gather(buffers, plan.num_emits)
-        if drafts:
-            _disown_drafts(buffers, plan)
         wanted = self._wanted(plan, buffers)
         wishes = self._wishes(plan, buffers.host, requests, history)
         if plan.num_copies:
             self._stream.run(partial(self._slab.copy_pages, buffers.copies(plan)))
-        find = self._graphs.find_forward if masked else self._graphs.find
-        bucket = None if drafts else find(plan.num_rows, plan.num_decode_rows)
-        self._repair_inputs(buffers, plan, drafts)
+        kind = StepKind(verifies=drafts > 0, samples=not masked)
+        prefills = plan.num_rows > plan.num_decode_rows
+        bucket = None if prefills else self._graphs.find(kind, plan.num_tokens)
         if bucket is None:
             launch = self._launch_forward if masked else partial(self._launch, bool(wanted))
             self._stream.run(partial(launch, buffers, _shape(plan, drafts), wishes))
         else:
-            self._graphs.pad(buffers, plan.num_rows, bucket)
-            replay = self._replay_forward if masked else partial(self._replay, bool(wanted))
-            self._stream.run(partial(replay, buffers, bucket))
+            self._graphs.pad(kind, buffers, plan.num_tokens, bucket)
+            self._stream.run(partial(self._replay, bool(wanted), buffers, kind, bucket))
         self._dispatched += 1
         event = None if masked else self._stream.record()
         return InFlight(plan, buffers, drafts, event, wanted, wishes)
@@ -203,38 +212,23 @@ class Executor:
         self._step.run(shape, buffers.arrays, wishes)
         self._step.download(buffers, logprobs=logprobs)
 
-    def _repair_inputs(self, buffers: StepBuffers, plan: Plan, drafts: int) -> None:
-        """A step that verified drafts left another token on the device than the last that counts.
-        Those rows have nothing in flight, so the plan has their input."""
-        if not self._may_draft:
-            return
-        host, decode = buffers.host, plan.num_decode_rows
-        slots = host["row_slot"]
-        stale = np.flatnonzero(self._stale[slots[:decode]])
-        if len(stale) and not drafts:
-            self._stream.run(partial(self._take_inputs, buffers, torch.from_numpy(stale)))
-        self._stale[slots[: plan.num_rows]] = False
-        self._stale[slots[:decode]] = np.diff(host["row_query_start"][: decode + 1]) > 1
+    def _replay(self, logprobs: bool, buffers: StepBuffers, kind: StepKind, bucket: int) -> None:
+        self._step.upload(buffers, decode=not kind.verifies)
+        self._hidden = self._graphs.replay(kind, bucket)
+        if kind.samples:
+            self._step.download(buffers, logprobs=logprobs)
 
-    def _take_inputs(self, buffers: StepBuffers, rows: torch.Tensor) -> None:
-        self._step.upload(buffers)
-        self._step.take_inputs(rows)
-
-    def _replay(self, logprobs: bool, buffers: StepBuffers, bucket: int) -> None:
-        self._step.upload(buffers, decode=True)
-        self._graphs.replay(bucket)
-        self._step.download(buffers, logprobs=logprobs)
-
-    def _wanted(self, plan: Plan, buffers: StepBuffers) -> list[tuple[int, int, int]]:
-        """Whose log-probabilities the step finds. Free where nobody on the device asks."""
-        if not self._tenants.wanted.any():
-            return []
+    def _wanted(self, plan: Plan, buffers: StepBuffers) -> list[Wanted]:
+        """Whose log-probabilities the step finds. Nearly free where nobody asks."""
         host = buffers.host
-        emitting, _ = buffers.emitting(plan)
-        counts = self._tenants.wanted[host["row_slot"][emitting]]
-        asking = emitting[counts > 0]
-        columns = (host["row_request"][asking], host["row_slot"][asking], counts[counts > 0])
-        return list(zip(*(column.tolist() for column in columns), strict=True))
+        wanted = host["wanted"][: plan.num_emits]
+        if not wanted.any():
+            return []
+        rows, places = buffers.emitting(plan)
+        tokens = np.diff(places, append=plan.num_emits)
+        columns = (host["row_request"][rows], places, tokens, wanted[places])
+        rows_of_all = map(Wanted._make, zip(*(each.tolist() for each in columns), strict=True))
+        return [row for row in rows_of_all if row.entries]
 
     def _wishes(
         self,
@@ -265,10 +259,6 @@ class Executor:
         self._step.upload(buffers)
         self._hidden = self._step.run_forward(shape, buffers.arrays, wishes)
 
-    def _replay_forward(self, buffers: StepBuffers, bucket: int) -> None:
-        self._step.upload(buffers, decode=True)
-        self._hidden = self._graphs.replay_forward(bucket)
-
     def _launch_sampling(
         self, buffers: StepBuffers, shape: StepShape, masks: int, logprobs: bool
     ) -> None:
@@ -290,23 +280,14 @@ class Executor:
             request, slot = int(host["row_request"][row]), int(host["row_slot"][row])
             self._sampling.install(slot, requests[request])
             self._asks_of_prompt[slot] = requests[request].prompt_logprobs >= 0
-            self._tenants.wanted[slot] = requests[request].logprobs + 1
             load = place.stage(slot, requests[request], partial(history, request))
             if load is not None:
                 self._stream.run(load)
 
 
-def _disown_drafts(buffers: StepBuffers, plan: Plan) -> None:
-    """What is sampled behind a draft is nobody's yet: no state of its slot must change by it."""
-    host, decode = buffers.host, plan.num_decode_rows
-    start = host["row_query_start"]
-    host["emit_slot"][: start[decode]] = NOBODY
-    host["emit_slot"][start[:decode]] = host["row_slot"][:decode]
-
-
 def _shape(plan: Plan, drafts: int) -> StepShape:
     return StepShape(
-        drafts=drafts,
+        verifies=drafts > 0,
         rows=plan.num_rows,
         decode_rows=plan.num_decode_rows,
         tokens=plan.num_tokens,

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Decode steps as captured graphs: one per bucket of rows, replayed instead of launched.
+"""Decode steps as captured graphs: one per bucket of tokens, replayed instead of launched.
 
-A step of n decode rows runs in the smallest bucket b >= n. Rows [n, b) are dead: sentinel slot,
-KV length 0, greedy. Their arrays are refreshed in every step, so nothing of an earlier, larger
+A step of n tokens runs in the smallest bucket b >= n. Tokens [n, b) are dead: sentinel slot, no KV
+of their own, greedy. Their arrays are refreshed in every step, so nothing of an earlier, larger
 batch is left in them.
+
+Where a step verifies guesses, each token is a row of its own: a row of five guesses and five rows
+without one take the same graph, and no row is padded to the guesses of another.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE
@@ -20,121 +23,153 @@ from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE
 from tokenspeed.engine.device_step import DeviceStep, StepShape
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
     from tokenspeed_sdk.contracts.platform import Device, Graph, Stream
 
     from tokenspeed.engine.buffers import Limits, StepBuffers
 
+MOST_VERIFIED = 512
+"""Tokens of the largest step with guesses that is captured; a larger one computes for so long that
+its launches are hidden."""
 
-def bucket_sizes(sequences: int) -> list[int]:
+
+class StepKind(NamedTuple):
+    """What a captured step does.
+
+    Attributes:
+        verifies: rows have guesses; else each has one token.
+        samples: else it ends with the forward pass, since rows are to be masked.
+    """
+
+    verifies: bool = False
+    samples: bool = True
+
+
+Sizes: TypeAlias = Mapping[StepKind, Sequence[int]]
+"""Tokens of the graphs of each kind, in rising order."""
+
+
+def graph_sizes(limits: Limits) -> Sizes:
+    """Of all graphs that an engine may need."""
+    sizes: dict[StepKind, list[int]] = {StepKind(): decode_sizes(limits.sequences)}
+    if limits.row_tokens > 1:
+        most = min(limits.emits, limits.tokens, MOST_VERIFIED)
+        sizes[StepKind(verifies=True)] = verify_sizes(most)
+    if limits.mask_words:  # fewer steps are masked
+        sizes |= {
+            StepKind(kind.verifies, samples=False): power_sizes(each[-1])
+            for kind, each in sizes.items()
+        }
+    return sizes
+
+
+def decode_sizes(most: int) -> list[int]:
     """1, 2, 4, then multiples of 8 up to 64, then of 16, so that padding stays small."""
-    sizes = {1, 2, 4, *range(8, 65, 8), *range(80, sequences + 1, 16), sequences}
-    return sorted(size for size in sizes if size <= sequences)
+    return _up_to(most, {1, 2, 4, *range(8, 65, 8), *range(80, most, 16)})
 
 
-def forward_sizes(sequences: int) -> list[int]:
-    """Of graphs without the sampling, which fewer steps need: powers of two."""
-    powers = [1 << i for i in range(sequences.bit_length())]
-    return sorted({*(size for size in powers if size <= sequences), sequences})
+def verify_sizes(most: int) -> list[int]:
+    """Two for each power of two: at most a third is padding."""
+    powers = range(1, most.bit_length())
+    return _up_to(most, {1 << i for i in powers} | {3 << i for i in powers})
+
+
+def power_sizes(most: int) -> list[int]:
+    """Powers of two."""
+    return _up_to(most, {1 << i for i in range(most.bit_length())})
+
+
+def _up_to(most: int, sizes: set[int]) -> list[int]:
+    return sorted({most, *(size for size in sizes if size < most)})
 
 
 class DecodeGraphs:
     """The captured decode steps of one device; none where it captures no graphs."""
 
     def __init__(
-        self,
-        step: DeviceStep,
-        device: Device,
-        stream: Stream,
-        limits: Limits,
-        sizes: Sequence[int],
-        forward_sizes: Sequence[int] = (),
+        self, step: DeviceStep, device: Device, stream: Stream, limits: Limits, sizes: Sizes
     ) -> None:
-        """Capture a graph for each of ``sizes``, given in rising order.
-
-        Args:
-            forward_sizes: likewise, of graphs without the sampling.
-        """
+        """Capture them all."""
         self._sentinel = limits.sentinel
-        self._max_kv_len = limits.max_kv_len
-        self._sizes: list[int] = []
-        self._graphs: dict[int, Graph] = {}
-        self._forward_sizes: list[int] = []
-        self._forward: dict[int, tuple[Graph, _Forward]] = {}
+        self._sizes: Sizes = {}
+        self._captured: dict[tuple[StepKind, int], _Captured] = {}
         if GRAPH_CAPTURE not in device.capabilities.features:
             return
-        self._sizes = list(sizes)
-        for size in reversed(self._sizes):  # the largest first: the others fit in its memory
-            work = partial(step.run, self._shape(size), None)
-            self._graphs[size] = device.capture(work, stream)
-        self._forward_sizes = list(forward_sizes)
-        for size in reversed(self._forward_sizes):
-            forward = _Forward(step, self._shape(size))
-            self._forward[size] = device.capture(forward.run, stream), forward
+        self._sizes = sizes
+        each = [(size, kind) for kind, of_kind in sizes.items() for size in of_kind]
+        for size, kind in sorted(each, reverse=True):  # the others fit in the largest one's memory
+            work = _Work(step, _shape(kind, size, limits.max_kv_len), kind.samples)
+            self._captured[kind, size] = _Captured(device.capture(work.run, stream), work)
 
-    def find_forward(self, rows: int, decode_rows: int) -> int | None:
-        """As ``find``, of the graphs without the sampling."""
-        return _fitting(self._forward_sizes, rows, decode_rows)
+    def find(self, kind: StepKind, tokens: int) -> int | None:
+        """The bucket that a step of decode rows fits in; None: it is too large."""
+        sizes = self._sizes.get(kind, ())
+        if not sizes or tokens > sizes[-1]:
+            return None
+        return sizes[bisect_left(sizes, tokens)]
 
-    def find(self, rows: int, decode_rows: int) -> int | None:
-        """The bucket that a step fits in, or None: it prefills, or is too large."""
-        return _fitting(self._sizes, rows, decode_rows)
-
-    def pad(self, buffers: StepBuffers, rows: int, bucket: int) -> None:
-        """Make rows [rows, bucket) dead."""
-        if rows == bucket:
+    def pad(self, kind: StepKind, buffers: StepBuffers, tokens: int, bucket: int) -> None:
+        """Make tokens [tokens, bucket) dead."""
+        if tokens == bucket:
             return
-        host, dead = buffers.host, slice(rows, bucket)
-        host["row_slot"][dead] = self._sentinel
-        host["row_kv_len"][dead] = 0
-        host["row_query_start"][rows : bucket + 1] = np.arange(rows, bucket + 1)
+        host, dead = buffers.host, slice(tokens, bucket)
         host["positions"][dead] = 0
         host["emit_slot"][dead] = self._sentinel
         host["emit_position"][dead] = 0
         host["temperature"][dead] = 0.0
+        host["wanted"][dead] = 0
+        if kind.verifies:
+            host["token_slot"][dead] = self._sentinel
+            host["token_ids"][dead] = 0
+            host["emit_token"][dead] = np.arange(tokens, bucket)
+        else:
+            host["row_slot"][dead] = self._sentinel
+            host["row_kv_len"][dead] = 0
+            host["row_query_start"][tokens : bucket + 1] = np.arange(tokens, bucket + 1)
 
-    def replay(self, bucket: int) -> None:
-        """Launch the graph of a bucket."""
-        self._graphs[bucket].replay()
-
-    def replay_forward(self, bucket: int) -> torch.Tensor:
-        """Launch the graph without the sampling; the hidden rows, which the next launch reuses."""
-        graph, forward = self._forward[bucket]
-        graph.replay()
-        assert forward.hidden is not None
-        return forward.hidden
-
-    def _shape(self, size: int) -> StepShape:
-        return StepShape(
-            rows=size,
-            decode_rows=size,
-            tokens=size,
-            emits=size,
-            has_deltas=True,
-            max_query_len=1,
-            max_kv_len=self._max_kv_len,
-        )
+    def replay(self, kind: StepKind, bucket: int) -> torch.Tensor | None:
+        """Launch a graph. Of one without the sampling, the hidden rows, which the next launch
+        reuses."""
+        captured = self._captured[kind, bucket]
+        captured.graph.replay()
+        return captured.work.hidden
 
 
-def _fitting(sizes: Sequence[int], rows: int, decode_rows: int) -> int | None:
-    if rows != decode_rows or not sizes or rows > sizes[-1]:
-        return None
-    return sizes[bisect_left(sizes, rows)]
+def _shape(kind: StepKind, size: int, max_kv_len: int) -> StepShape:
+    return StepShape(
+        rows=size,
+        decode_rows=size,
+        tokens=size,
+        emits=size,
+        has_deltas=True,
+        max_query_len=1,
+        max_kv_len=max_kv_len,
+        verifies=kind.verifies,
+        flat=kind.verifies,
+    )
+
+
+@dataclass(frozen=True)
+class _Captured:
+    graph: Graph
+    work: _Work
 
 
 @dataclass
-class _Forward:
-    """What a graph without the sampling captures.
+class _Work:
+    """What a graph captures.
 
     Attributes:
-        hidden: where its result lies, from the capture on.
+        hidden: where the result of a forward pass lies, from the capture on.
     """
 
     step: DeviceStep
     shape: StepShape
+    samples: bool
     hidden: torch.Tensor | None = None
 
     def run(self) -> None:
-        self.hidden = self.step.run_forward(self.shape, None)
+        if self.samples:
+            self.step.run(self.shape, None)
+        else:
+            self.hidden = self.step.run_forward(self.shape, None)

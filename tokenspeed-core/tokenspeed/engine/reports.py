@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -156,12 +157,21 @@ class Reporter:
         return output
 
     def _logprobs_of(self, updates: Updates) -> list[TokenLogprobs]:
-        """Those of tokens that are handed out; some were drawn for requests that were over."""
+        """Those of tokens that are handed out; some were drawn for requests that were over, and
+        some behind wrong guesses."""
         logprobs, self._logprobs = self._logprobs, []
         if not logprobs:
             return []
-        told = set(updates.request[np.diff(updates.token_start) > 0].tolist())
-        return [each for each in logprobs if each.request in told]
+        left = Counter[int]()
+        counts = np.diff(updates.token_start).tolist()
+        for request, count in zip(updates.request.tolist(), counts, strict=True):
+            left[request] += count
+        told = []
+        for each in logprobs:
+            if left[each.request] > 0:
+                left[each.request] -= 1
+                told.append(each)
+        return told
 
     def _end(self, updates: Updates) -> dict[int, str]:
         """Forget requests that ended; the reason of each that failed."""

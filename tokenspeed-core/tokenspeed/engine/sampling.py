@@ -7,10 +7,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+
+from tokenspeed.engine.acceptance import last_of_rows
 
 if TYPE_CHECKING:
-    import torch
-
     from tokenspeed.engine.adjustments import Adjustments
     from tokenspeed.engine.buffers import StepArrays, StepBuffers
     from tokenspeed.engine.step_kernels import StepKernels
@@ -22,6 +23,7 @@ FIELDS = {
     "top_p": np.float32,
     "min_p": np.float32,
     "seed": np.int64,
+    "wanted": np.int32,
 }
 
 
@@ -41,6 +43,7 @@ class SamplingTable:
         columns["top_p"][slot] = sampling.top_p
         columns["min_p"][slot] = sampling.min_p
         columns["seed"][slot] = np.uint64(sampling.seed).view(np.int64)
+        columns["wanted"][slot] = sampling.logprobs + 1
 
     def gather(self, buffers: StepBuffers, count: int) -> None:
         """Write the parameters of a step's ``count`` emitting rows into its arrays.
@@ -70,6 +73,7 @@ class Sampler:
         self._adjustments = adjustments
         self._last_token = last_token
         self._sampled = sampled
+        self._places = torch.arange(len(sampled), device=sampled.device)
         self._adjust = kernels.adjust_logits
         self._sample = kernels.sample
         self._record = kernels.record_tokens
@@ -82,12 +86,15 @@ class Sampler:
         inputs: StepArrays,
         count: int,
         masks: tuple[torch.Tensor, torch.Tensor] | None = None,
+        *,
+        verifies: bool,
     ) -> None:
         """Draw a token for each of ``count`` rows of logits, which change; -1 where a row's logits
         are not numbers.
 
         Args:
             masks: of grammars, and the rows that they belong to.
+            verifies: whether some are drawn behind guesses.
         """
         slot, position = inputs.emit_slot[:count], inputs.emit_position[:count]
         asked = self._adjustments
@@ -96,8 +103,13 @@ class Sampler:
             self._mask(logits, *masks)
         token = self._draw(logits, inputs, count)
         self._sampled[:count] = token
-        self._record(self._last_token, asked.counts, asked.penalties, slot, token)
-        self._logprobs(asked.kept[:count], token, slot, asked.wanted, *asked.found)
+        last = slot
+        if verifies:
+            guess = inputs.token_ids.index_select(0, inputs.emit_token[:count])
+            last = last_of_rows(slot, guess, token)
+        self._record(self._last_token, asked.counts, asked.penalties, last, token)
+        wanted, found = inputs.wanted[:count, None], (each[:count] for each in asked.found)
+        self._logprobs(asked.kept[:count], token, self._places[:count], wanted, *found)
 
     def _draw(self, logits: torch.Tensor, inputs: StepArrays, count: int) -> torch.Tensor:
         """[count, vocabulary] -> [count] int64."""

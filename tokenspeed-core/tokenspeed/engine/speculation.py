@@ -106,9 +106,9 @@ class Speculation:
         self._verified: list[Guessed] = []
 
     def begin(self, submit: Submit) -> None:
-        """The scheduler took a request. Where tokens change what may follow them, or more is told
-        of each, a row returns one at a time."""
-        if self._drafter is None or submit.sampling.adjusts:
+        """The scheduler took a request. One whose earlier tokens change how likely the next are
+        returns one at a time."""
+        if self._drafter is None or submit.sampling.penalizes:
             return
         self._requests[submit.request] = Guesses(submit.tokens, submit.namespace)
 

@@ -133,7 +133,7 @@ def build_engine(
     phase = partial(_phase, mailbox, tell)
     device = platform.open()
     drafters = plan.plugins.of("drafter")
-    check_drafter(config, device, drafters)
+    check_drafter(config, drafters)
     with phase("load model", "use a smaller model"):
         loaded = _load(plan, device, mailbox, doing)
     with phase("measure workspace", "lower --max-step-tokens"):

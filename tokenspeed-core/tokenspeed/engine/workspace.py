@@ -14,7 +14,7 @@ import numpy as np
 from tokenspeed.cache.slab import Slab
 from tokenspeed.engine.buffers import Limits, StepBuffers, StepLayout
 from tokenspeed.engine.device_step import DeviceStep, StepShape
-from tokenspeed.engine.graphs import DecodeGraphs
+from tokenspeed.engine.graphs import DecodeGraphs, graph_sizes
 
 if TYPE_CHECKING:
     from tokenspeed_sdk.contracts.model import CacheGroup, Model
@@ -46,6 +46,7 @@ def measure_workspace(
         groups=len(groups),
         max_kv_len=config.max_step_tokens,
         page_size=config.page_size,
+        row_tokens=config.row_tokens,
     )
     before = device.memory().used
     slab = Slab(device, groups, config.page_size, 1, context.cache_dtype)
@@ -55,7 +56,8 @@ def measure_workspace(
     buffers = StepBuffers(device, StepLayout(limits), limits)
     shape = _one_long_prompt(buffers, limits.tokens)
     stream = device.stream()
-    DecodeGraphs(step, device, stream, limits, [limits.sequences] if config.graphs else [])
+    largest = {kind: sizes[-1:] for kind, sizes in graph_sizes(limits).items()}
+    DecodeGraphs(step, device, stream, limits, largest if config.graphs else {})
     graphs = device.memory().peak - before
     stream.run(lambda: step.upload(buffers))
     stream.run(lambda: step.run(shape, buffers.arrays))

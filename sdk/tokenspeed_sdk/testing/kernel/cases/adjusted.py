@@ -31,13 +31,16 @@ BIASES = 70
 
 
 def adjust_logits(grid: Grid) -> Iterator[Case]:
-    """Every penalty alone and together, biases in all numbers, rows that ask for nothing."""
+    """Every penalty alone and together, biases in all numbers, rows that ask for nothing, and
+    several rows of one slot."""
 
     def case(kind: str, vocab: int, rows: int, gap: int = 3) -> Case:
         def make(inputs: Inputs) -> Call:
             slots = rows + 2
             padded = min(rows, SENTINEL_TWICE) if rows > SENTINEL_TWICE else 0
             slot = [i + 1 for i in inputs.order(rows - padded)] + [slots - 1] * padded
+            if kind == "guesses":
+                slot = [1 + row // 3 for row in range(rows)]
             logits = inputs.random(rows, vocab, dtype=torch.float32) * 5
             logits[inputs.integers(0, 9, rows, vocab) == 0] = -INFINITY
             logits[inputs.integers(0, 9, rows, vocab) == 0] = 0.0
@@ -69,6 +72,7 @@ def adjust_logits(grid: Grid) -> Iterator[Case]:
         yield case("mixed", vocab, 17)
     yield case("penalties", grid.vocabs[-1], 17)
     yield case("biases", grid.vocabs[-1], 9)
+    yield case("guesses", grid.vocabs[-1], 9)
     yield case("idle", grid.vocabs[-1], 9)
 
 
