@@ -16,6 +16,10 @@ import torch
 
 HUGE = 2 << 20
 
+OURS_ALONE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+"""What may be shared, which is the default, is backed by shmem: most systems give that no huge
+pages, whatever is advised."""
+
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """A zeroed tensor at a 2 MiB boundary; the kernel backs it when it is touched.
@@ -25,7 +29,7 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """
     count = math.prod(shape)
     try:
-        memory = mmap.mmap(-1, count * dtype.itemsize + HUGE)
+        memory = mmap.mmap(-1, count * dtype.itemsize + HUGE, flags=OURS_ALONE)
     except (OSError, OverflowError) as error:
         raise MemoryError(f"no {count * dtype.itemsize} bytes of memory: {error}") from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
