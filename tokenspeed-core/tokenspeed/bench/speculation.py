@@ -43,14 +43,16 @@ class Pair:
     """What a workload took.
 
     Attributes:
-        with_s, without_s, tokens: seconds and tokens behind the first, of the answers that count.
+        with_s, without_s: seconds behind the first token, of the answers that count.
+        with_tokens, without_tokens: tokens behind the first; answers that differ are of any length.
         looped: answers that were left out.
         differing: answers that were not the same.
     """
 
     with_s: float = 0.0
     without_s: float = 0.0
-    tokens: int = 0
+    with_tokens: int = 0
+    without_tokens: int = 0
     looped: int = 0
     differing: int = 0
     samples: dict[str, list[float]] = field(default_factory=dict)
@@ -58,13 +60,14 @@ class Pair:
     def add(self, name: str, ours: Answer, theirs: Answer) -> None:
         """The two answers to one prompt."""
         self.differing += ours.token_ids != theirs.token_ids
-        if loops(theirs.token_ids):
+        if loops(ours.token_ids) or loops(theirs.token_ids):
             self.looped += 1
             return
         seconds = [answer.ended - answer.arrivals[0] for answer in (ours, theirs)]
         self.with_s += seconds[0]
         self.without_s += seconds[1]
-        self.tokens += len(theirs.token_ids) - 1
+        self.with_tokens += len(ours.token_ids) - 1
+        self.without_tokens += len(theirs.token_ids) - 1
         self.samples.setdefault(name, []).extend(round(each, 4) for each in seconds)
 
 
@@ -106,7 +109,8 @@ def run(
                     pair.add(name, *answers)
                 progress(f"{kind}: {name}, {answers[0].tokens} tokens")
             drafted, accepted = (b - a for a, b in zip(guesses, ours.guesses(), strict=True))
-            rows.append(_row(kind, config.drafter, pair))
+            if pair.with_s and pair.without_s:  # else no answer counts
+                rows.append(_row(kind, config.drafter, pair))
             notes[kind] = (
                 f"{accepted} of {drafted} guesses were right; {pair.looped} answers looped and do "
                 f"not count; {pair.differing} of {len(prompts) * repetitions} differ"
@@ -123,10 +127,10 @@ def _engine(stack: ExitStack, config: EngineConfig) -> MeasuredEngine:
 def _row(kind: str, drafter: str, pair: Pair) -> Row:
     return compare_rates(
         f"{kind}, drafter {drafter}",
-        work=pair.tokens,
+        work=1,
         unit="tokens/s",
-        ours_s=[pair.with_s],
-        theirs_s=[pair.without_s],
+        ours_s=[pair.with_s / pair.with_tokens],
+        theirs_s=[pair.without_s / pair.without_tokens],
         versus="no drafter",
         bar=BARS[kind],
     )
