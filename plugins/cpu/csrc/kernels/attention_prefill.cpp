@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
 // SPDX-FileCopyrightText: The TokenSpeed authors
-// Causal attention of many queries per row over paged keys and values.
+// Causal attention of many queries per row over paged keys and values; rows with few are answered
+// as in a decode step.
 //
 // A piece of work is a tile: up to kTileRows (query, head of the group) pairs of one row and one kv
 // head. Scores are kept transposed, [token][tile row], so that the softmax runs over vectors of
 // rows without a sum across lanes, and so that both products are plain register tiles.
 
 #include "../pool.h"
+#include "attention.h"
 #include "kernels.h"
-#include "pages.h"
 
 namespace tokenspeed::cpu::TS_ISA {
 namespace {
@@ -68,18 +69,10 @@ struct Shape {
         heads_at_once(min_of<int64_t>(group, kTileRows)) {}
 };
 
-int64_t first_token(const AttentionArgs& a, int64_t row) {
-  return clamp<int64_t>(a.query_start[row], 0, a.tokens);
-}
-
-int64_t queries_of(const AttentionArgs& a, int64_t row) {
-  return max_of<int64_t>(0, first_token(a, row + 1) - first_token(a, row));
-}
-
 // Row i of a tile is query i / heads, head i % heads of those answered together.
 void load_queries(const AttentionArgs& a, const TileOfQueries& tile, int64_t head, int64_t heads,
                   Buffers& b) {
-  const int64_t dim = a.cache.head_dim, token = first_token(a, tile.row) + tile.first;
+  const int64_t dim = a.cache.head_dim, token = first_query(a, tile.row) + tile.first;
   const float scale = static_cast<float>(a.scale);
   for (int64_t i = 0; i < kTileRows; ++i) {
     const bool real = i < tile.count * heads;
@@ -210,7 +203,7 @@ void add_values(int64_t rows, int64_t count, int64_t dim, Buffers& b) {
 
 void store_answers(const AttentionArgs& a, const TileOfQueries& tile, int64_t head, int64_t heads,
                    const Buffers& b) {
-  const int64_t dim = a.cache.head_dim, token = first_token(a, tile.row) + tile.first;
+  const int64_t dim = a.cache.head_dim, token = first_query(a, tile.row) + tile.first;
   for (int64_t i = 0; i < tile.count * heads; ++i) {
     float* out = a.out + ((token + i / heads) * a.heads + head + i % heads) * dim;
     const float scale = b.mass[i] == 0.0f ? 0.0f : 1.0f / b.mass[i];
@@ -236,11 +229,16 @@ void attend(const AttentionArgs& a, const TileOfQueries& tile, int64_t head, int
   store_answers(a, tile, head, heads, b);
 }
 
+int64_t tiles_of(const AttentionArgs& a, const Shape& shape, int64_t row) {
+  if (has_few_queries(a, row)) return 0;
+  return (queries_of(a, row) + shape.queries - 1) / shape.queries * shape.kv_heads;
+}
+
 // Tiles are numbered row by row; the last tiles of a row see most tokens and come first.
 TileOfQueries find_tile(const AttentionArgs& a, const Shape& shape, int64_t index) {
   int64_t row = 0, tiles;
   for (;; ++row, index -= tiles) {
-    tiles = (queries_of(a, row) + shape.queries - 1) / shape.queries * shape.kv_heads;
+    tiles = tiles_of(a, shape, row);
     if (index < tiles) break;
   }
   const int64_t number = tiles / shape.kv_heads - 1 - index / shape.kv_heads;
@@ -255,9 +253,8 @@ TileOfQueries find_tile(const AttentionArgs& a, const Shape& shape, int64_t inde
 int attention_prefill(const AttentionArgs& a) {
   const Shape shape(a);
   int64_t tiles = 0;
-  for (int64_t r = 0; r < a.rows; ++r) {
-    tiles += (queries_of(a, r) + shape.queries - 1) / shape.queries * shape.kv_heads;
-  }
+  for (int64_t r = 0; r < a.rows; ++r) tiles += tiles_of(a, shape, r);
+  if (const int status = attend_few(a)) return status;
   if (!scratch(Scratch::kTile, Buffers::floats(shape.head_dim))) return kNoMemory;
   parallel(tiles, 1, [&](int64_t begin, int64_t end) {
     float* memory = scratch(Scratch::kTile, Buffers::floats(shape.head_dim));
@@ -272,7 +269,7 @@ int attention_prefill(const AttentionArgs& a) {
     }
   });
   // Padding behind the last row: what it holds may be written to the null page, so no NaN.
-  const int64_t used = a.rows > 0 ? first_token(a, a.rows) : 0;
+  const int64_t used = a.rows > 0 ? first_query(a, a.rows) : 0;
   for (int64_t i = used * a.heads * shape.head_dim; i < a.tokens * a.heads * shape.head_dim; ++i)
     a.out[i] = 0.0f;
   return kOk;
