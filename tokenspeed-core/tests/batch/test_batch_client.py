@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -23,9 +25,11 @@ SERVED = "served"
 class Played:
     """A server that answers with the statuses that it was given, then 200."""
 
-    def __init__(self, *statuses: int) -> None:
+    def __init__(self, *statuses: int, ready: bool = True) -> None:
         self._statuses = iter(statuses)
         self.bodies: list[dict[str, Any]] = []
+        self.ready = ready
+        self.probes = 0
 
     async def models(self, request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": SERVED}]})
@@ -33,14 +37,23 @@ class Played:
     async def complete(self, request: web.Request) -> web.Response:
         assert request.headers["Authorization"] == "Bearer key"
         self.bodies.append(await request.json())
+        if wait := self.bodies[-1].get("wait"):
+            await asyncio.sleep(wait)
         status = next(self._statuses, 200)
+        if time.monotonic() < self.bodies[-1].get("busy_until", 0):
+            status = 429
         return web.json_response({"id": "cmpl-1", "status": status}, status=status)
+
+    async def readiness(self, request: web.Request) -> web.Response:
+        self.probes += 1
+        return web.Response(status=200 if self.ready else 503)
 
 
 @asynccontextmanager
 async def client_of(played: Played, **options: Any) -> AsyncIterator[Client]:
     app = web.Application()
     app.router.add_get("/v1/models", played.models)
+    app.router.add_get("/readiness", played.readiness)
     app.router.add_post("/v1/completions", played.complete)
     async with TestServer(app) as server:
         options = {"model": None, "any_model": False} | options
@@ -56,7 +69,8 @@ def line(**body: Any) -> Line:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(module, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(module, "PATIENCE_S", 0.4)
+    monkeypatch.setattr(module, "PROBE_S", 0.1)
 
 
 async def test_an_answer_is_kept_whole() -> None:
@@ -98,6 +112,88 @@ async def test_a_server_that_stays_busy_ends_the_run() -> None:
     async with client_of(Played(*[503] * 10_000)) as client:
         with pytest.raises(BatchError, match="the server does not answer for 0 s: HTTP 503"):
             await client.answer(line())
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_wrong_key_ends_the_run_at_once(status: int) -> None:
+    """It is no line's fault: the answer of none."""
+    played = Played(status)
+    async with client_of(played) as client:
+        with pytest.raises(BatchError, match=rf"not accept the key: HTTP {status}: .*--api-key"):
+            await client.answer(line())
+    assert len(played.bodies) == 1
+
+
+async def test_a_wrong_key_is_said_before_any_line_is_asked() -> None:
+    async def models(request: web.Request) -> web.Response:
+        return web.json_response({"error": "Invalid API key"}, status=401)
+
+    app = web.Application()
+    app.router.add_get("/v1/models", models)
+    async with TestServer(app) as server:
+        with pytest.raises(BatchError, match=r"not accept the key: HTTP 401: .*Invalid API key"):
+            async with connected(str(server.make_url("")), "no", model=None, any_model=False):
+                pass
+
+
+async def test_patience_counts_from_the_last_answer_of_any_line() -> None:
+    """One is refused for longer than the patience, while others are answered."""
+    async with client_of(Played()) as client:
+        until = time.monotonic() + 3 * module.PATIENCE_S
+        refused = asyncio.create_task(client.answer(line(busy_until=until)))
+        while not refused.done():
+            assert (await client.answer(line())).good
+            await asyncio.sleep(0.02)
+        assert (await refused).good
+        assert time.monotonic() > until
+        refused = asyncio.create_task(client.answer(line(busy_until=until + 60)))
+        with pytest.raises(BatchError, match="does not answer"):  # nobody else asks
+            await refused
+
+
+async def test_a_line_that_took_long_leaves_the_whole_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its server lived all the while, then restarts."""
+    played = Played(503, 503)
+    async with client_of(played) as client:
+        monkeypatch.setattr(module, "_FIRST_PAUSE_S", 0.05)
+        assert (await client.answer(line(wait=3 * module.PATIENCE_S))).good
+    assert len(played.bodies) == 3
+    assert played.probes >= 6
+
+
+async def test_a_silent_server_ends_the_run() -> None:
+    played = Played(ready=False)
+    async with client_of(played) as client:
+        begin = time.monotonic()
+        with pytest.raises(BatchError, match="does not answer for 0 s: HTTP 503 at /readiness"):
+            await client.answer(line(wait=20))
+        assert module.PATIENCE_S <= time.monotonic() - begin < 5
+
+
+async def test_a_server_that_takes_connections_and_says_nothing_ends_the_run() -> None:
+    async def nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(nothing, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with connected(url, None, model="m", any_model=False) as client:
+            with pytest.raises(BatchError, match=r"for 0 s: .*Timeout.* at /readiness"):
+                await client.answer(line())
+        with pytest.raises(BatchError, match=r"cannot reach .*: no answer in 0 s; start one"):
+            async with connected(url, None, model=None, any_model=False):
+                pass
+
+
+async def test_many_lines_in_flight_ask_for_one_sign_of_life() -> None:
+    played = Played()
+    async with client_of(played) as client:
+        wait = 5 * module.PROBE_S
+        answers = await asyncio.gather(*(client.answer(line(wait=wait)) for _ in range(50)))
+    assert all(answer.good for answer in answers)
+    assert played.probes <= 10
 
 
 async def test_a_server_that_went_away_ends_the_run() -> None:

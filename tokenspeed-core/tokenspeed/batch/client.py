@@ -3,8 +3,9 @@
 """Asks a server for one line at a time, as often as it takes.
 
 Whose fault a failure is decides what becomes of it. A refusal of the request itself is the line's
-answer. A server that is busy, starting or gone is asked again; when that lasts, the run ends, and a
-later one goes on.
+answer. A server that is busy, starting or gone is asked again, and one that is silent is asked
+whether it lives; when that lasts, or when it does not accept the key, the run ends, and a later one
+goes on.
 """
 
 from __future__ import annotations
@@ -24,8 +25,13 @@ from tokenspeed.batch.lines import INVALID, BadLine, Line, Request, parse
 from tokenspeed.batch.results import BatchError, Response, Result, name_of
 
 BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE)
+WRONG_KEY = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 PATIENCE_S = 120.0
-"""How long one line waits for a server that is busy or not there."""
+"""How long a server may give no sign of life: no line is answered, and none that it has accepted is
+being worked on."""
+
+PROBE_S = 15.0
+"""After so long without a sign one is asked for, which may take as long."""
 
 FAULTS = 3
 """Tries of a line at which the server fails by itself: a line may be the cause."""
@@ -44,9 +50,11 @@ class Client:
         self.model = model
         self._session = session
         self._any_model = any_model
+        self._alive = time.monotonic()  # the last sign of life
+        self._probing: asyncio.Task[str | None] | None = None
 
     async def answer(self, line: Line) -> Result:
-        """The line's result. BatchError: the server is gone."""
+        """The line's result. BatchError: the server is gone, or does not accept the key."""
         request = parse(line)
         if isinstance(request, Request):
             request = self._with_model(request)
@@ -64,24 +72,58 @@ class Client:
         return request
 
     async def _ask(self, request: Request) -> Response:
-        deadline = time.monotonic() + PATIENCE_S
         faults, pause = 0, _FIRST_PAUSE_S
         while True:
             try:
-                response = await self._post(request)
-                if response.status_code == HTTPStatus.INTERNAL_SERVER_ERROR:
-                    faults += 1
-                    if faults == FAULTS:
+                response = await self._watched(request)
+                _check_key(response.status_code, response.body)
+                if response.status_code not in BUSY:
+                    self._alive = time.monotonic()
+                    faults += response.status_code == HTTPStatus.INTERNAL_SERVER_ERROR
+                    if response.status_code != HTTPStatus.INTERNAL_SERVER_ERROR or faults == FAULTS:
                         return response
-                elif response.status_code not in BUSY:
-                    return response
                 why = f"HTTP {response.status_code}: {_short(response.body)}"
             except (aiohttp.ClientError, OSError) as error:
                 why = f"{type(error).__name__}: {error}"
-            if time.monotonic() > deadline:
-                raise BatchError(f"the server does not answer for {PATIENCE_S:.0f} s: {why}")
+            self._check_patience(why)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    async def _watched(self, request: Request) -> Response:
+        """What the server says, however long it takes, as long as it lives meanwhile."""
+        asked = asyncio.create_task(self._post(request))
+        try:
+            while not (await asyncio.wait([asked], timeout=PROBE_S))[0]:
+                await self._probe()
+            return await asked
+        finally:
+            asked.cancel()
+
+    async def _probe(self) -> None:
+        """Ask for a sign of life, once for all lines, unless there was one just now."""
+        if time.monotonic() - self._alive < PROBE_S:
+            return
+        if self._probing is None or self._probing.done():
+            self._probing = asyncio.create_task(self._why_silent())
+        why = await asyncio.shield(self._probing)
+        if why is not None:
+            self._check_patience(why)
+
+    async def _why_silent(self) -> str | None:
+        """None: it lives."""
+        limit = aiohttp.ClientTimeout(total=PROBE_S)
+        try:
+            async with self._session.get("/readiness", timeout=limit) as response:
+                if response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                    return f"HTTP {response.status} at /readiness"
+        except (aiohttp.ClientError, OSError) as error:
+            return f"{type(error).__name__} at /readiness"
+        self._alive = time.monotonic()
+        return None
+
+    def _check_patience(self, why: str) -> None:
+        if time.monotonic() - self._alive > PATIENCE_S:
+            raise BatchError(f"the server does not answer for {PATIENCE_S:.0f} s: {why}")
 
     async def _post(self, request: Request) -> Response:
         async with self._session.post(request.url, json=request.body) as response:
@@ -101,7 +143,7 @@ async def connected(
         model: its name there; None: the first that the server names.
 
     Raises:
-        BatchError: nothing answers there, or no model.
+        BatchError: nothing answers there, or no model, or the key is wrong.
     """
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     async with aiohttp.ClientSession(
@@ -116,17 +158,29 @@ async def connected(
 
 async def _first_model(session: aiohttp.ClientSession, url: str) -> str:
     try:
-        async with session.get("/v1/models") as response:
+        limit = aiohttp.ClientTimeout(total=PATIENCE_S)
+        async with session.get("/v1/models", timeout=limit) as response:
             body = _decoded(await response.read())
+            _check_key(response.status, body)
             if response.status != HTTPStatus.OK:
                 raise BatchError(f"{url} answers HTTP {response.status}: {_short(body)}")
             return str(body["data"][0]["id"])
     except (aiohttp.ClientError, OSError) as error:
+        why = str(error) or f"no answer in {PATIENCE_S:.0f} s"
         raise BatchError(
-            f"cannot reach {url}: {error}; start one with 'ts serve FOLDER', or give --model FOLDER"
+            f"cannot reach {url}: {why}; start one with 'ts serve FOLDER', or give --model FOLDER"
         ) from error
     except (LookupError, TypeError) as error:
         raise BatchError(f"{url} names no model; try again when it is ready") from error
+
+
+def _check_key(status: int, body: Any) -> None:
+    """A key that is wrong is no line's fault, and is so for all of them."""
+    if status in WRONG_KEY:
+        raise BatchError(
+            f"the server does not accept the key: HTTP {status}: {_short(body)}; give the right "
+            "one with --api-key, or set TOKENSPEED_API_KEY"
+        )
 
 
 def _decoded(content: bytes) -> Any:
