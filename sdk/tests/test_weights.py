@@ -140,6 +140,21 @@ def test_no_weights(tmp_path: Path) -> None:
         load_weights(small_map(), tmp_path)
 
 
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth"])
+def test_weights_that_could_run_code_are_not_opened(tmp_path: Path, name: str) -> None:
+    """Reading it would leave a mark."""
+    mark = tmp_path / "mark"
+
+    class Trap:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (open, (str(mark), "w"))  # type: ignore[return-value]
+
+    torch.save(Trap(), tmp_path / name)
+    with pytest.raises(WeightError, match=f"neither .*{name} could run code.* in safetensors"):
+        load_weights(small_map(), tmp_path)
+    assert not mark.exists()
+
+
 @pytest.mark.parametrize("kept", [4, 40])
 def test_broken_file(tmp_path: Path, kept: int) -> None:
     path = save(tmp_path, small_tensors()) / "model.safetensors"

@@ -8,17 +8,30 @@ Standard library only.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 MAX_DEPTH = 128
-"""Deeper schemas are not looked into; what reads them has limits of its own."""
+"""Deeper texts are refused before any backend sees them: neither is looked into further."""
 
 _ONE = ("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not",
         "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties")  # fmt: skip
 _LIST = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
 _BY_NAME = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties",
             "properties")  # fmt: skip
+
+
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
+
+
+def depth(text: str) -> int:
+    """How deep lists and objects of a JSON text are nested; of any other text it is a guess."""
+    deepest = now = 0
+    for token in _TOKENS.finditer(text):
+        now += (token[1] is not None) - (token[2] is not None)
+        deepest = max(deepest, now)
+    return deepest
 
 
 class Part(NamedTuple):

@@ -60,9 +60,8 @@ class Server:
         return self.ledger()
 
     def grpc_address(self) -> str:
-        """Host and port of the front, as the gateway knows its one worker."""
-        workers = json.loads(get(f"{self.url}/workers"))["workers"]
-        return str(workers[0]["url"]).removeprefix("grpc://")
+        """Host and port of the front."""
+        return self.process.grpc_address
 
 
 def get(url: str) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -37,9 +38,9 @@ def test_first_token_comes_soon(demo_folder: Path) -> None:
     """5 to 7 s on an idle machine; the bound is for one that others use."""
     start = time.monotonic()
     with served(str(demo_folder)) as server:
+        output = "".join(server.output)
         assert hello(server.url)
         assert time.monotonic() - start <= 30
-        output = "".join(server.output)
     assert output.count("http://") == 1, "the curl line holds the only URL"
     assert output.rstrip().splitlines()[-1].startswith("curl http://127.0.0.1:")
 
@@ -102,8 +103,8 @@ def test_a_broken_checkpoint_is_said_in_one_piece(demo_folder: Path, tmp_path: P
     folder = tmp_path / "broken"
     folder.mkdir()
     for file in demo_folder.iterdir():
-        (folder / file.name).symlink_to(file)
-    (folder / "model.safetensors").unlink()
+        if file.suffix != ".safetensors":
+            shutil.copy(file, folder)
     (folder / "model.safetensors").write_bytes(b"\0" * 100)
     command = [str(Path(sys.executable).parent / "ts"), "serve", str(folder)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

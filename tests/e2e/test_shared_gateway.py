@@ -30,6 +30,7 @@ from tokenspeed.process.ports import any_free
 MODEL = "SmolLM2-135M-Instruct"
 LAW = (Path(__file__).resolve().parent.parent / "data" / "constitution.txt").read_text()
 HOST = "127.0.0.1"
+OPERATOR_KEY = "operator's"
 
 
 @dataclass
@@ -54,7 +55,9 @@ class Shared:
         until(lambda: self.known_blocks(server) > known)
 
     def reset(self, server: int) -> None:
-        assert httpx.post(f"{self.servers[server].url}/flush_cache", timeout=20).status_code == 200
+        url = f"{self.servers[server].url}/flush_cache"
+        operator = {"Authorization": f"Bearer {OPERATOR_KEY}"}
+        assert httpx.post(url, timeout=20, headers=operator).status_code == 200
         until(lambda: self.known_blocks(server) == 0)
 
     def routed(self, prompt: str, header: str = "mine") -> tuple[list[float], list[int]]:
@@ -103,6 +106,7 @@ def gateway(workers: list[str]) -> Iterator[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def shared(demo_folder: Path, server_type: Any) -> Iterator[Shared]:
     arguments = ["--kv-pages", "64", "--host-kv-gb", "0.2", "--threads", "1"]
+    arguments += ["--operator-key", OPERATOR_KEY]
     with ExitStack() as stack:
         with ThreadPoolExecutor() as pool:  # both at once
             ports = [str(any_free(HOST)) for _ in range(2)]  # else both would try the same

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -16,10 +15,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from tokenspeed_sdk.model_files import MAX_INDEX_BYTES, read_object
 from tokenspeed_sdk.modeling.weights import WeightError
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+"""Ends of names of files that hold Python objects."""
 
 FLOAT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Dtypes that can be converted without further tensors such as scales."""
@@ -89,9 +91,14 @@ class Checkpoint:
             self._open(SINGLE)
         else:
             raise WeightError(
-                f"{self.folder} holds neither {SINGLE} nor {INDEX}; "
+                f"{self.folder} holds neither {SINGLE} nor {INDEX}{self._others()}; "
                 f"download the checkpoint in safetensors format"
             )
+
+    def _others(self) -> str:
+        """Weights of formats that are never opened: to read them is to run what they hold."""
+        found = sorted({file.name for end in PICKLES for file in self.folder.glob(f"*{end}")})
+        return f": {', '.join(found[:3])} could run code when read, and is not opened" * bool(found)
 
     def _open(self, file: str) -> None:
         path = self.folder / file
@@ -122,7 +129,7 @@ class Checkpoint:
 def _read_index(path: Path) -> dict[str, str]:
     """Tensor name -> file name."""
     try:
-        listed = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        listed = read_object(path, MAX_INDEX_BYTES)["weight_map"]
         names = {str(name): str(file) for name, file in listed.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise WeightError(

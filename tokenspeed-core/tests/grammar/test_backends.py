@@ -12,6 +12,7 @@ from tokenspeed.plugins.errors import BrokenPromiseError, LoadError
 from tokenspeed.plugins.plan import PluginPlan
 from tokenspeed_sdk.contracts.grammar import Constraint, GrammarError, Vocabulary
 from tokenspeed_sdk.contracts.probe import Accept, Decline
+from tokenspeed_sdk.json_schema import MAX_DEPTH
 
 Plan = Callable[..., PluginPlan]
 
@@ -124,3 +125,29 @@ def test_kinds(grammar_plan: Plan) -> None:
     backend = read_backend(planned)
     assert kinds_of(backend) == ["regex"]
     assert backend.accept(regex("a")) == Accept(1, "ready")
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "structural_tag"])
+def test_what_is_nested_too_deep_reaches_no_backend(grammar_plan: Plan, kind: str) -> None:
+    """Below their depth nothing would be looked at, such as a keyword that nobody honours."""
+    source = """
+        from tokenspeed_sdk.contracts.probe import Accept
+
+        class Backend:
+            name = {name!r}
+            def accept(self, constraint):
+                return Accept({score}, "ready")
+            def open(self, vocabulary):
+                return self
+            def compile(self, constraint):
+                return b"made"
+        """
+    backends = Backends(grammar_plan(source, one=50), vocabulary)
+    text = '{"a": "[[[[[[", "items": '
+    for depth, good in ((MAX_DEPTH, True), (MAX_DEPTH + 1, False), (100_000, False)):
+        constraint = Constraint(kind, text * (depth - 1) + "{}" + "}" * (depth - 1))
+        if good:
+            assert backends.compile(constraint).data == b"made"
+            continue
+        with pytest.raises(GrammarError, match="one is not asked: it is nested more than 128 deep"):
+            backends.compile(constraint)

@@ -7,13 +7,13 @@ Each kernel that serves them is timed, whether the engine chose it or not.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from tokenspeed_sdk.model_files import read_object
 from tokenspeed_sdk.modeling import BuildContext
 
 from tokenspeed.bench.model_sites import CODED, LINEARS
@@ -56,7 +56,7 @@ def linear_sites(plan: LaunchPlan) -> tuple[list[CallSite], list[str]]:
     Layers and head must be of one op, as they are with plain weights and with int8.
     """
     folder = Path(plan.engine.model)
-    raw = json.loads((folder / "config.json").read_text())
+    raw = read_object(folder / "config.json")
     entry = load_model(plan.plugins, raw["architectures"])
     registry = KernelRegistry(plan.plugins, {})
     context = BuildContext(

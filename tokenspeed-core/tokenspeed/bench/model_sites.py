@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tokenspeed_sdk.model_files import read_object
 from tokenspeed_sdk.modeling import WEIGHT_FORMATS, BuildContext
 
 from tokenspeed.bench.floors import Sizes
@@ -34,7 +34,7 @@ PREFILL_ATTENTION = "attention_prefill"
 
 def model_sites(plan: LaunchPlan, device: Device, registry: KernelRegistry) -> list[CallSite]:
     """All call sites of the plan's model, in its order; one for each op and layer."""
-    raw = json.loads((Path(plan.engine.model) / "config.json").read_text())
+    raw = read_object(Path(plan.engine.model) / "config.json")
     entry = load_model(plan.plugins, raw["architectures"])
     context = BuildContext(
         kernels=registry,

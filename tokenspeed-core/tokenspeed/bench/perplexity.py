@@ -10,13 +10,13 @@ hundred tokens over a paged cache, with the kernels and weights that an engine h
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from tokenspeed_sdk.model_files import read_object
 from tokenspeed_sdk.testing.model.runner import ModelRunner
 
 from tokenspeed.registry.kernels import KernelRegistry
@@ -40,7 +40,7 @@ def perplexity(
         token_ids: at least two; the first is only read.
     """
     folder = Path(plan.engine.model)
-    raw = json.loads((folder / "config.json").read_text())
+    raw = read_object(folder / "config.json")
     runner = ModelRunner.from_folder(
         load_model(plan.plugins, raw["architectures"]),
         folder,

@@ -19,6 +19,7 @@ TS = (sys.executable, "-c", "from tokenspeed.cli.main import main; main()")
 """The command ``ts`` of this very environment."""
 
 _ADMIN = re.compile(r"admin port (\d+)")
+_GRPC = re.compile(r"gRPC port (\d+)")
 _CURL = re.compile(r"^curl (http://\S+?)/v1/")
 _STOP_S = 20.0
 
@@ -30,6 +31,7 @@ class Served:
     Attributes:
         url: of the gateway, without a path.
         admin_url: of the admin port.
+        grpc_address: host and port of the front.
         started_s: seconds from the start of the process to the printed curl line.
         output: lines printed so far.
     """
@@ -37,6 +39,7 @@ class Served:
     process: subprocess.Popen[str]
     url: str
     admin_url: str
+    grpc_address: str
     started_s: float
     output: list[str] = field(default_factory=list)
 
@@ -62,8 +65,8 @@ def served(
     reader = threading.Thread(target=_read, args=(process, output, lines), daemon=True)
     reader.start()
     try:
-        admin, url = _addresses(process, lines, output, start + timeout_s)
-        yield Served(process, url, admin, time.perf_counter() - start, output)
+        url, admin, grpc = _addresses(process, lines, output, start + timeout_s)
+        yield Served(process, url, admin, grpc, time.perf_counter() - start, output)
     finally:
         _stop(process)
         reader.join()
@@ -79,9 +82,9 @@ def _read(process: subprocess.Popen[str], output: list[str], lines: SimpleQueue[
 
 def _addresses(
     process: subprocess.Popen[str], lines: SimpleQueue[str], output: list[str], deadline: float
-) -> tuple[str, str]:
-    """(admin URL, gateway URL), from what the server prints once it serves."""
-    admin = None
+) -> tuple[str, str, str]:
+    """(gateway URL, admin URL, gRPC address), from what the server prints once it serves."""
+    admin = grpc = ""
     while True:
         try:
             line = lines.get(timeout=0.5)
@@ -93,8 +96,10 @@ def _addresses(
             continue
         if found := _ADMIN.search(line):
             admin = f"http://127.0.0.1:{found[1]}"
+        if found := _GRPC.search(line):
+            grpc = f"127.0.0.1:{found[1]}"
         if (found := _CURL.match(line)) and admin:
-            return admin, found[1]
+            return found[1], admin, grpc
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenspeed_sdk.contracts.probe import Accept
+from tokenspeed_sdk.model_files import read_object
 
 from tokenspeed.bench.engine import MeasuredEngine, launch_plan, measured_engine
 from tokenspeed.bench.floors import Floors, Rates, Sizes
@@ -121,7 +121,7 @@ def _measured(
     )
     if torch.accelerator.is_available():
         torch.accelerator.empty_cache()  # the engine sizes its KV by what is free
-    vocab_size = json.loads((Path(plan.engine.model) / "config.json").read_text())["vocab_size"]
+    vocab_size = read_object(Path(plan.engine.model) / "config.json")["vocab_size"]
     return Machine(_name(platform), sizes(sites, vocab_size), rates, taken, by_torch, weight_bytes)
 
 

@@ -15,9 +15,11 @@ from tokenspeed.plugins.errors import did_you_mean
 PREFIX = "TOKENSPEED_"
 
 API_KEY = "TOKENSPEED_API_KEY"
+OPERATOR_KEY = "TOKENSPEED_OPERATOR_KEY"
 
 VARIABLES = {
     API_KEY: "key that clients of 'ts serve' must send; hidden from the process list",
+    OPERATOR_KEY: "key of who may change the gateway of 'ts serve': its servers and caches",
     ALLOW: "as --allow, entries separated by ';'",
     DENY: "as --deny, entries separated by ';'",
     CONFIG: "as --config",

@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from tokenspeed_sdk.model_files import read_object
 
 from tokenspeed.cli.lists import list_options
 from tokenspeed.config import ConfigError, EngineConfig
@@ -98,7 +98,13 @@ def usage_errors() -> Iterator[None]:
 
 def check_model(engine: EngineConfig) -> None:
     """ClickException when the folder is not complete, or the model cannot run as configured."""
+    from tokenspeed.front.model_folder import ModelFolder
+
     config = read_config(engine.model)
+    try:
+        ModelFolder(engine.model)
+    except (OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
     tokenizer = Path(engine.model, "tokenizer.json")
     if not tokenizer.is_file():
         raise click.ClickException(f"{tokenizer} is missing; download the whole model again")
@@ -114,16 +120,18 @@ def read_config(folder: str) -> dict[str, Any]:
     """The model's config.json. ClickException when it is not what it should be."""
     path = Path(folder, "config.json")
     try:
-        config = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        config = read_object(path)
+    except OSError as error:
         raise click.ClickException(f"{path} cannot be read: {error}; download it again") from error
-    architectures = config.get("architectures") if isinstance(config, dict) else None
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    architectures = config.get("architectures")
     names = architectures if isinstance(architectures, list) else []
     if not names or not all(isinstance(name, str) for name in names):
         raise click.ClickException(
             f'{path} must hold "architectures", a list of names; it says {architectures!r}'
         )
-    return dict(config)
+    return config
 
 
 def _flag(field: str) -> str:

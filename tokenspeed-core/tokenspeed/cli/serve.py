@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import ExitStack
 from importlib import import_module
@@ -13,7 +14,7 @@ from typing import Any
 
 import click
 
-from tokenspeed.cli.environment import API_KEY, check_environment
+from tokenspeed.cli.environment import API_KEY, OPERATOR_KEY, check_environment
 from tokenspeed.cli.options import (
     COUNT,
     Integers,
@@ -43,6 +44,13 @@ def gateway_parser(ctx: click.Context, param: click.Parameter, value: str | None
         known = getattr(import_module("smg.smg_rs"), f"get_available_{kind}_parsers")()
         if value not in known:
             raise click.BadParameter(f'there is no parser "{value}"; {did_you_mean(value, known)}')
+    return value
+
+
+def operator_key(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Callback: the gateway takes keys in one text with their names."""
+    if value is not None and not re.fullmatch(r"[!-9;-~]+", value):
+        raise click.BadParameter("it must be visible ASCII characters without a space or a colon")
     return value
 
 
@@ -107,6 +115,12 @@ def gateway_parser(ctx: click.Context, param: click.Parameter, value: str | None
     help=f"Key that clients must send; set {API_KEY} to keep it out of the process list.",
 )
 @click.option(
+    "--operator-key",
+    envvar=OPERATOR_KEY,
+    callback=operator_key,
+    help=f"Key of who may change the gateway; set {OPERATOR_KEY} instead. Without it nobody may.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -127,7 +141,7 @@ def serve(folder: str | None, model: str | None, **values: Any) -> None:
             served_model_name=values.pop("served_model_name") or Path(path).name,
             request_timeout=values["request_timeout"],
             max_queue=values.pop("max_queue"),
-            isolate_tenants=values.pop("isolate_tenants"),
+            isolate_tenants=values["isolate_tenants"],
             reasoning=values["reasoning_parser"] is not None,
             admin_port=_choose_admin_port(values.pop("admin_port"), values["port"]),
         )
@@ -152,7 +166,7 @@ def _run(
         click.echo("each op's kernel and the reasons: ts explain start " + front.model)
         click.echo(
             f"TokenSpeed {version('tokenspeed-core')} serves {front.served_model_name}; "
-            f"admin port {ready['admin_port']}; Ctrl-C stops it"
+            f"admin port {ready['admin_port']}; gRPC port {ready['grpc_port']}; Ctrl-C stops it"
         )
         click.echo(gateway.curl_line(http, front.served_model_name))
 
@@ -171,8 +185,6 @@ def _run(
 
 def _default_parsers(folder: str, values: dict[str, Any]) -> None:
     """Fill in what the operator does not say. What is wrong with the folder is found later."""
-    from jinja2 import TemplateError
-
     from tokenspeed.cli.parsers import parsers_of
     from tokenspeed.front.chat_template import source_of, special_tokens_of
     from tokenspeed.front.model_folder import ModelFolder
@@ -185,8 +197,8 @@ def _default_parsers(folder: str, values: dict[str, Any]) -> None:
         return
     try:
         found = parsers_of(source, special_tokens_of(model))
-    except TemplateError as error:
-        click.echo(f"warning: the chat template cannot be read: {error}", err=True)
+    except ValueError as error:
+        click.echo(f"warning: {error}", err=True)
         return
     values["tool_call_parser"] = values["tool_call_parser"] or found.tool_call
     values["reasoning_parser"] = values["reasoning_parser"] or found.reasoning
@@ -206,8 +218,7 @@ def _warn(resolution: Resolution, http: Any) -> None:
         click.echo(f"warning: {warning}", err=True)
     if http.api_key is None and http.host not in _LOOPBACK:
         click.echo(
-            f"warning: whoever reaches {http.host} can use and reconfigure this server; "
-            f"set {API_KEY}",
+            f"warning: whoever reaches {http.host} can use this server; set {API_KEY}",
             err=True,
         )
 

@@ -8,7 +8,6 @@ Each phase is timed and told to the front, which shows it on the admin port.
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from tokenspeed_sdk.contracts.platform import HOST_MEMORY
+from tokenspeed_sdk.model_files import read_object
 from tokenspeed_sdk.modeling import BuildContext, ConfigReader, WeightMap, load_dummy, load_weights
 
 from tokenspeed._scheduler import Config, Scheduler, max_copies, max_transfer_pages
@@ -183,7 +183,7 @@ def _grammars(plan: LaunchPlan, vocab_size: int) -> Grammars:
 def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox, doing: Tell) -> LoadedModel:
     config = plan.engine
     folder = Path(config.model)
-    raw = json.loads((folder / "config.json").read_text())
+    raw = read_object(folder / "config.json")
     read = ConfigReader(raw)
     entry = load_model(plan.plugins, raw["architectures"])
     tuner = Autotuner.on(device, config.autotune, doing)

@@ -37,12 +37,15 @@ class ChatTemplate:
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
-        self._template = environment.from_string(source)
+        try:
+            self._template = environment.from_string(source)
+        except (TemplateError, RecursionError) as error:
+            raise ValueError(f"the model's chat template cannot be read: {error}") from error
         self._special_tokens = special_tokens
 
     @classmethod
     def of(cls, folder: ModelFolder) -> ChatTemplate:
-        """ValueError when the model has none."""
+        """ValueError when the model has none, or none that can be read."""
         source = source_of(folder)
         if source is None:
             raise ValueError(f"{folder.path} has no chat template; use generate with plain text")
@@ -54,7 +57,7 @@ class ChatTemplate:
             return self._template.render(
                 messages=messages, add_generation_prompt=True, **self._special_tokens
             )
-        except TemplateError as error:
+        except Exception as error:  # whatever an expression of the template runs into
             raise InvalidRequest(
                 "messages", messages, f"what the model's chat template accepts: {error}"
             ) from error
@@ -62,9 +65,9 @@ class ChatTemplate:
 
 def source_of(folder: ModelFolder) -> str | None:
     """The text of a model's own template; None when it has none."""
-    file = folder.path / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text("utf-8")
+    file = folder.template_file()
+    if file is not None:
+        return file
     source = folder.tokenizer_config.get("chat_template")
     if isinstance(source, list):
         source = {named["name"]: named["template"] for named in source}.get("default")

@@ -6,12 +6,20 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import logging
 import zipfile
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tokenspeed_sdk.model_files import (
+    MAX_TEMPLATE_BYTES,
+    MAX_TOKENIZER_BYTES,
+    check_place,
+    read_object,
+    read_text,
+)
 
 from tokenspeed.front.errors import InvalidRequest
 from tokenspeed.front.request import SamplingParams, resolve_sampling
@@ -34,6 +42,8 @@ _BUNDLED = (
     "*.jinja",
     "*processor_config.json",
 )
+_READ = ("*.json", "*.txt", "*.jinja", "*.model", "*.tiktoken")
+"""What we or the gateway may read or pass on; weights show nobody what they hold."""
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 _DEFAULTS = (
     *("temperature", "top_p", "top_k", "min_p"),
@@ -44,11 +54,14 @@ _DEFAULTS = (
 class ModelFolder:
     """Reads each file once.
 
-    FileNotFoundError names the file that is missing, ValueError one that is not what it should be.
+    FileNotFoundError names the file that is missing, ValueError one that is not what it should be:
+    also a link to another place, for the gateway and its bundle would show what is there.
     """
 
     def __init__(self, path: str) -> None:
         self.path = Path(path).expanduser().resolve()
+        for file in self._matching(_READ):
+            check_place(file)
         self.config = self._json("config.json", required=True)
         self.generation_config = self._json("generation_config.json")
         self.tokenizer_config = self._json("tokenizer_config.json")
@@ -59,6 +72,9 @@ class ModelFolder:
         from tokenizers import Tokenizer
 
         file = self._existing("tokenizer.json")
+        if file.stat().st_size > MAX_TOKENIZER_BYTES:
+            most = MAX_TOKENIZER_BYTES >> 20
+            raise ValueError(f"{file} has more than {most} MiB; download it again")
         try:
             return Tokenizer.from_file(str(file))
         except Exception as error:  # the library has no narrower one
@@ -115,25 +131,26 @@ class ModelFolder:
 
     def bundle(self) -> tuple[bytes, str]:
         """(zip of all that a tokenizer needs, its sha256 in hex); equal folders, equal bytes."""
-        files = sorted({file for pattern in _BUNDLED for file in self.path.glob(pattern)})
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in files:
+            for file in self._matching(_BUNDLED):
+                check_place(file)  # it may have changed
                 archive.writestr(zipfile.ZipInfo(file.name, _ZIP_EPOCH), file.read_bytes())
         data = buffer.getvalue()
         return data, hashlib.sha256(data).hexdigest()
 
+    def template_file(self) -> str | None:
+        """The text of chat_template.jinja; None where there is none."""
+        file = self.path / "chat_template.jinja"
+        return read_text(file, MAX_TEMPLATE_BYTES) if file.is_file() else None
+
+    def _matching(self, patterns: Sequence[str]) -> list[Path]:
+        return sorted({file for pattern in patterns for file in self.path.glob(pattern)})
+
     def _json(self, name: str, *, required: bool = False) -> dict[str, Any]:
         if not required and not (self.path / name).is_file():
             return {}
-        file = self._existing(name)
-        try:
-            content = json.loads(file.read_text("utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{file} is not JSON: {error}; download it again") from error
-        if not isinstance(content, dict):
-            raise ValueError(f"{file} must hold a JSON object; download it again")
-        return content
+        return read_object(self._existing(name))
 
     def _existing(self, name: str) -> Path:
         file = self.path / name

@@ -61,8 +61,11 @@ async def _serve(plan: LaunchPlan, observers: Observers, report: Report) -> None
         runner, admin_port = await admin.start(config.admin_port)
         try:
             report({"event": "listening", "admin_port": admin_port})
-            folder = ModelFolder(config.model)
-            await asyncio.to_thread(lambda: folder.tokenizer)
+            try:
+                folder = ModelFolder(config.model)
+                await asyncio.to_thread(lambda: folder.tokenizer)
+            except (OSError, ValueError) as error:
+                raise StartError(str(error)) from error
             try:
                 ready = await client.wait_ready()
             except EngineGone as error:

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -22,6 +23,7 @@ from tokenspeed.front.generation import Generation, Output
 from tokenspeed.front.kv_log import CursorLostError
 from tokenspeed.front.kv_stream import BehindError, Record, stream_kv_events
 from tokenspeed.front.loads import Throughput, engine_load, loads_response
+from tokenspeed.front.peers import Peers
 from tokenspeed.front.request import GenerationRequest, Limits
 from tokenspeed.front.server_info import model_info_response, server_info_response
 from tokenspeed.front.thinking import find_marks
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MAX_MESSAGE_BYTES = 64 << 20
+"""Of a request: more than the longest prompt and grammar."""
 BACKSTOP_S = 5.0
 """So much later than the deadline the front ends what the engine, or a client that does not read,
 left open."""
@@ -53,7 +57,7 @@ _SERVER_OPTIONS = [
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.max_send_message_length", 512 << 20),
-    ("grpc.max_receive_message_length", 512 << 20),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),  # a taken port is an error, not a second listener
 ]
 _CODES: list[tuple[type[errors.RequestError], grpc.StatusCode, Outcome]]
@@ -321,8 +325,27 @@ def _code(error: errors.RequestError) -> tuple[grpc.StatusCode, Outcome]:
     return next((code, outcome) for kind, code, outcome in _CODES if isinstance(error, kind))
 
 
+class _OwnUsers:
+    """The service, for processes of users who may use it; see ``Peers``."""
+
+    def __init__(self, service: SchedulerService) -> None:
+        self._service = service
+        self.peers: Peers | None = None
+
+    def __getattr__(self, name: str) -> Callable[[Any, Any], Awaitable[Any]]:
+        method = getattr(self._service, name)
+
+        async def guarded(request: Any, context: Any) -> Any:
+            if self.peers is None or not self.peers.allows(context.peer()):
+                message = "this port answers processes of the user who started the server"
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, message)
+            return await method(request, context)
+
+        return guarded
+
+
 class GrpcServer:
-    """The service on a port of 127.0.0.1.
+    """The service on a port of 127.0.0.1, for processes of the user who runs this one, and root's.
 
     Attributes:
         port: where it listens.
@@ -331,8 +354,10 @@ class GrpcServer:
     def __init__(self, service: SchedulerService, port: int) -> None:
         """Bind; 0 takes a free port. RuntimeError when the port is taken."""
         self._server = grpc.aio.server(options=_SERVER_OPTIONS)
-        pb_grpc.add_TokenSpeedSchedulerServicer_to_server(service, self._server)
+        guard = _OwnUsers(service)
+        pb_grpc.add_TokenSpeedSchedulerServicer_to_server(guard, self._server)
         self.port: int = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        guard.peers = Peers(self.port)
 
     async def __aenter__(self) -> GrpcServer:
         await self._server.start()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from tokenspeed_sdk.contracts.grammar import KINDS, Constraint, GrammarError
 from tokenspeed_sdk.contracts.probe import Accept, Decline
+from tokenspeed_sdk.json_schema import MAX_DEPTH, depth
 
 from tokenspeed.plugins.load.activate import activate, broken, call
 from tokenspeed.plugins.load.plugin_code import as_failure
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tokenspeed.plugins.plan import Planned, PluginPlan
 
 INSTALL = "pip install tokenspeed-llguidance"
+_NESTED = ("json_schema", "structural_tag")
 _SIMPLE = {"json_schema": "{}", "regex": "a", "ebnf": 'root ::= "a"'}
 
 
@@ -75,6 +77,9 @@ class Backends:
 
     def verdicts(self, constraint: Constraint) -> dict[str, Verdict]:
         """What each says to a constraint, the best first."""
+        if constraint.kind in _NESTED and depth(constraint.text) > MAX_DEPTH:
+            why = f"is not asked: it is nested more than {MAX_DEPTH} deep"
+            return {name: Decline(why) for name in self._loaded()}
         said = {name: _accept(each, constraint) for name, each in self._loaded().items()}
         return dict(sorted(said.items(), key=lambda item: (-_score(item[1]), item[0])))
 

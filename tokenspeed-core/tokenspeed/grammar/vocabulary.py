@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from tokenspeed_sdk.contracts.grammar import Vocabulary
+from tokenspeed_sdk.model_files import MAX_TOKENIZER_BYTES, read_object
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -32,7 +32,7 @@ def read_vocabulary(folder: ModelFolder, size: int) -> Vocabulary:
     if not end_ids:
         raise ValueError(f"{folder.path} names no eos_token_id, by which a grammar could end")
     file = folder.path / "tokenizer.json"
-    described = json.loads(file.read_text("utf-8"))
+    described = read_object(file, MAX_TOKENIZER_BYTES)
     spelling = _spelling(described)
     tokens = [b""] * size
     for text, id_ in _vocabulary(described["model"]):

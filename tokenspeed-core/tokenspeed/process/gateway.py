@@ -7,6 +7,7 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import secrets
 import shlex
 
 import msgspec
@@ -17,6 +18,9 @@ MODULE = "tokenspeed.process.gateway_shim"
 
 TABLES = ("qwen2.5", "qwen3")
 """Parsers that the gateway keeps in tables, and reads by another flag than the older ones."""
+
+MAX_BODY_BYTES = 64 << 20
+"""Of an HTTP request."""
 
 _LOCAL = "127.0.0.1"
 _LATER_S = 10
@@ -30,6 +34,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         port: a free one.
         api_key: clients must send it as bearer token; None lets everybody in.
+        operator_key: bearer token of who may change the gateway itself: its servers, tokenizers,
+            caches. None: nobody.
+        isolate_tenants: whether it keeps no conversation for a later request, which any client that
+            knows its id could continue.
         request_timeout: seconds after which the front ends a request, which then says why; the
             gateway's own end, half an hour by default, must come later.
     """
@@ -40,6 +48,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_parser: str | None = None
     chat_template: str | None = None
     api_key: str | None = None
+    operator_key: str | None = None
+    isolate_tenants: bool = False
     request_timeout: float = 600.0
 
 
@@ -50,6 +60,12 @@ def gateway_arguments(config: GatewayConfig, grpc_port: int) -> list[str]:
     arguments += ["--worker-urls", f"grpc://{_LOCAL}:{grpc_port}", "--policy", "passthrough"]
     arguments += ["--worker-startup-check-interval", "1", "--shutdown-grace-period-secs", "1"]
     arguments += ["--tokenizer-cache-enable-l0", "--tokenizer-cache-enable-l1"]
+    arguments += ["--max-payload-size", str(MAX_BODY_BYTES)]
+    # Where no key is set, every client might add a server, which would get the others' requests.
+    operator_key = config.operator_key or secrets.token_urlsafe(32)
+    arguments += ["--control-plane-api-keys", f"operator:operator:admin:{operator_key}"]
+    if config.isolate_tenants:
+        arguments += ["--history-backend", "none"]
     patience = math.ceil(config.request_timeout) + _LATER_S
     arguments += ["--request-timeout-secs", str(patience)]
     arguments += ["--log-level", "warn", "--disable-retries", "--disable-circuit-breaker"]

@@ -16,7 +16,6 @@ The engine says EngineReady over the socket. Leaving the block stops it.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import tempfile
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from tokenspeed_sdk.model_files import read_object
 
 from tokenspeed.config import EngineConfig, FrontConfig
 from tokenspeed.plugins.plan import PluginPlan
@@ -92,7 +92,7 @@ def plan_launch(engine: EngineConfig, front: FrontConfig, ipc: str) -> LaunchPla
     The model's plugin must be there if its folder is; the engine says what the folder lacks.
     """
     config = Path(engine.model, "config.json")
-    raw = json.loads(config.read_text("utf-8")) if config.is_file() else {}
+    raw = read_object(config) if config.is_file() else {}
     resolution = resolve_engine(engine, raw.get("architectures"))
     for warning in resolution.warnings:
         _log.warning("%s", warning)
