@@ -10,6 +10,7 @@ import sys
 from tokenspeed.config import EngineConfig, FrontConfig
 from tokenspeed.process import gateway, supervisor
 from tokenspeed.process.launch import plan_launch, private_ipc
+from tokenspeed.process.outlet import last_words
 from tokenspeed.process.ports import any_free
 
 supervisor.ENGINE = supervisor.FRONT = gateway.MODULE = "fake_child"
@@ -30,7 +31,7 @@ def main() -> None:
         try:
             supervisor.serve(plan, http, lambda ready: print("SERVING", ready, flush=True))
         except supervisor.ChildFailedError as error:
-            print(error, file=sys.stderr)
+            last_words(str(error))
             sys.exit(1)
 
 

@@ -45,6 +45,12 @@ def test_c32_output_that_nobody_reads_stops_nobody(start_server, wait_gone):
     assert wait_gone(server.pids(), 1) == []
 
 
+def test_c32_a_failure_that_nobody_reads_ends_all_the_same(start_server, wait_gone):
+    server = start_server(unread=True, FAKE_ENGINE="talk", FAKE_FRONT="raise no tokenizer")
+    assert server.wait() == 1
+    assert wait_gone(server.pids(), 1) == []
+
+
 @pytest.mark.parametrize("role", ["engine", "front"])
 def test_an_exception_in_a_child_is_printed_last_and_ends_all(start_server, wait_gone, role):
     server = start_server(**{f"FAKE_{role.upper()}": "raise the weights are wrong"})

@@ -154,6 +154,7 @@ def _run(
 ) -> None:
     from tokenspeed.process import gateway, supervisor
     from tokenspeed.process.launch import LaunchPlan, private_ipc
+    from tokenspeed.process.outlet import last_words
 
     http = gateway.GatewayConfig(**http_values)
     resolution = _resolve(engine)
@@ -179,7 +180,7 @@ def _run(
         try:
             supervisor.serve(plan, http, announce, log_level)
         except supervisor.ChildFailedError as error:
-            click.echo(f"\nts serve: {error}", err=True)
+            last_words(f"\nts serve: {error}")
             sys.exit(1)
 
 

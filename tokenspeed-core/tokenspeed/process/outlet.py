@@ -8,7 +8,9 @@ would not see a child die, nor a signal; children whose output it no longer take
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import threading
 import time
 from collections import deque
@@ -25,25 +27,20 @@ class Outlet:
         self._most = most
         self._changed = threading.Condition()
         self._waiting: deque[bytes] = deque()
-        self._bytes = 0
-        self._dropped = 0
+        self._bytes = 0  # of those, and of what is being written
+        self._dropped = 0  # not told yet
+        self._in_a_line = False  # whether what was taken last ended there
         self._thread: threading.Thread | None = None
 
     def write(self, content: bytes) -> None:
-        """Pass it on as soon as there is room; never waits."""
-        if not content:
-            return
+        """Pass on what there is room for, when it can be; never waits. The rest is counted."""
         with self._changed:
-            if self._bytes + len(content) > self._most:
-                self._dropped += len(content)
-                return
-            if self._dropped:
-                content = _told(self._dropped) + content
-                self._dropped = 0
-            self._waiting.append(content)
-            self._bytes += len(content)
-            self._changed.notify_all()
-            if self._thread is None:
+            kept = content[: max(0, self._most - self._bytes)]
+            if kept:
+                self._tell_dropped()
+                self._take(kept)
+            self._dropped += len(content) - len(kept)
+            if self._thread is None and content:
                 self._thread = threading.Thread(target=self._pass_on, name="outlet", daemon=True)
                 self._thread.start()
 
@@ -51,10 +48,23 @@ class Outlet:
         """Wait until all is read, so long at most; whether it is."""
         deadline = time.monotonic() + seconds
         with self._changed:
-            while self._bytes:
+            while self._bytes or self._dropped:
                 if not self._changed.wait(deadline - time.monotonic()):
                     return False
         return True
+
+    def _take(self, content: bytes) -> None:
+        self._waiting.append(content)
+        self._bytes += len(content)
+        self._in_a_line = not content.endswith(b"\n")
+        self._changed.notify_all()
+
+    def _tell_dropped(self) -> None:
+        """Where it is missing, on a line of its own."""
+        if self._dropped:
+            told = f"({self._dropped} bytes of output were dropped: nobody read them in time)\n"
+            self._dropped = 0
+            self._take(b"\n" * self._in_a_line + told.encode())
 
     def _pass_on(self) -> None:
         while True:
@@ -62,20 +72,41 @@ class Outlet:
                 while not self._waiting:
                     self._changed.wait()
                 content = self._waiting.popleft()
-            _write(self._fd, content)
+            left = _write(self._fd, content)
             with self._changed:
                 self._bytes -= len(content)
+                self._dropped += left
+                if not self._waiting and not left:
+                    self._tell_dropped()  # else nobody would say it if nothing more is printed
                 self._changed.notify_all()
 
 
-def _told(count: int) -> bytes:
-    return f"({count} bytes of output were dropped: nobody read them in time)\n".encode()
+def last_words(text: str, seconds: float = 1.0, fd: int = 2) -> None:
+    """Print a line before the end, for somebody who reads it within so many seconds."""
+    outlet = Outlet(fd)
+    outlet.write(f"{text}\n".encode())
+    outlet.flush(seconds)
 
 
-def _write(fd: int, content: bytes) -> None:
+def _await_room(fd: int) -> None:
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    poll.poll()
+
+
+def _write(fd: int, content: bytes) -> int:
+    """Write it, however long that takes; how many bytes cannot be, though somebody may read later.
+
+    A descriptor that is shared with others may have been made non-blocking by them.
+    """
     view = memoryview(content)
     try:
         while view:
-            view = view[os.write(fd, view) :]
-    except OSError:
-        return  # the reader is gone, and with it whoever could be told
+            try:
+                view = view[os.write(fd, view) :]
+            except BlockingIOError:
+                _await_room(fd)
+    except OSError as error:
+        gone = error.errno in (errno.EPIPE, errno.EBADF, errno.EIO)  # nobody is left to be told
+        return 0 if gone else len(view)
+    return 0
