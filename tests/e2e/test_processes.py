@@ -9,13 +9,17 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import psutil
 import pytest
+from real_server import wait_for
 from tokenspeed.bench.served import served
 
 MODEL = "SmolLM2-135M-Instruct"
@@ -112,3 +116,62 @@ def test_a_broken_checkpoint_is_said_in_one_piece(demo_folder: Path, tmp_path: P
     assert run.returncode == 1
     assert "Traceback" not in output
     assert "model.safetensors" in output.rpartition("ts serve: ")[2]
+
+
+def ask(url: str, **fields: Any) -> httpx.Response:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+    return httpx.post(f"{url}/v1/chat/completions", json=body | fields, timeout=60)
+
+
+def stream_of(url: str, max_tokens: int, begun: threading.Event) -> str:
+    """All that a stream says, to its end."""
+    messages = [{"role": "user", "content": "Count to one thousand."}]
+    body = {"model": MODEL, "messages": messages, "stream": True, "ignore_eos": True}
+    said = ""
+    with httpx.stream(
+        "POST",
+        f"{url}/v1/chat/completions",
+        json=body | {"max_tokens": max_tokens},
+        timeout=60,
+    ) as answer:
+        for piece in answer.iter_text():
+            said += piece
+            begun.set()
+    return said
+
+
+def test_a_killed_engine_comes_back_and_sigterm_drains(demo_folder: Path) -> None:
+    """Open streams hear why; new requests get 503 until the restart has it back."""
+    with (
+        served(str(demo_folder), ["--restarts", "1"]) as server,
+        ThreadPoolExecutor() as clients,
+    ):
+        family = psutil.Process(server.process.pid).children()
+        engine = next(p for p in family if "tokenspeed.engine" in p.cmdline())
+        begun = threading.Event()
+        stream = clients.submit(stream_of, server.url, 2000, begun)
+        assert begun.wait(20)
+        engine.kill()
+        said = stream.result(10)
+        assert "Stream error: the engine is gone: killed by SIGKILL" in said
+        assert said.rstrip().endswith("data: [DONE]")
+
+        killed = time.monotonic()
+        statuses = [ask(server.url).status_code]
+        while statuses[-1] != 200:
+            assert time.monotonic() - killed < 60, "the engine does not come back"
+            time.sleep(0.2)
+            statuses.append(ask(server.url).status_code)
+        assert set(statuses[:-1]) == {503}
+        assert "restart 1 of 1: engine and front" in "".join(server.output)
+
+        begun = threading.Event()
+        stream = clients.submit(stream_of, server.url, 150, begun)
+        assert begun.wait(20)
+        server.process.terminate()
+        wait_for(lambda: ask(server.url).status_code == 503, 10)
+        assert "the server is shutting down" in ask(server.url).text
+        said = stream.result(20)
+        assert '"finish_reason":"length"' in said
+        assert "error" not in said
+        assert server.process.wait(10) == 0

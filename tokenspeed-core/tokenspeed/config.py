@@ -165,6 +165,7 @@ class FrontConfig(_Checked, frozen=True, kw_only=True):
         grpc_port, admin_port: on 127.0.0.1; 0 takes a free one.
         request_timeout: seconds after which a request ends with DEADLINE_EXCEEDED.
         max_queue: requests that may wait; one more gets RESOURCE_EXHAUSTED.
+        drain_timeout: seconds that requests have to end once the server shall.
         isolate_tenants: whether a request without a salt is refused.
         reasoning: whether the gateway takes what the model thinks out of the answer, so that a
             constraint is about what follows.
@@ -176,6 +177,7 @@ class FrontConfig(_Checked, frozen=True, kw_only=True):
     admin_port: Port = 0
     request_timeout: Seconds = 600.0
     max_queue: Count = 1024
+    drain_timeout: Seconds = 20.0
     isolate_tenants: Flag = False
     reasoning: Flag = False
 

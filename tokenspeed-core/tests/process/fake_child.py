@@ -4,6 +4,7 @@
 
     nothing        live until SIGTERM
     raise TEXT     fail at once with an exception
+    raise-again    (engine) the same, when it is started anew; the front waits a second for it
     segv [TEXT]    die of a signal, having printed a line; TEXT is what it was doing
     exit           end with 0 though nobody told it to
     obey           end with 0 because another child told it to
@@ -13,7 +14,10 @@
     talk           (engine) print a megabyte, then live
     unready        (gateway) say that it is not ready
 
-Each start and stop is a line in the file FAKE_LOG.
+A front drains for FAKE_DRAIN seconds; less than none: it never says that it has.
+
+Each start and stop is a line in the file FAKE_LOG; of a front also which ports it was told, that
+it has drained, and why another child ended.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ import time
 from pathlib import Path
 
 from tokenspeed.process.child import Status, read_arguments, start_child
+from tokenspeed.process.failure import DRAIN
 from tokenspeed.process.lifeline import tie_to_parent
 
 
@@ -52,13 +57,34 @@ def wait_for_both() -> None:
         time.sleep(0.01)
 
 
+def is_second(role: str) -> bool:
+    return Path(os.environ["FAKE_LOG"]).read_text().count(f"up {role}\n") > 1
+
+
 def start(role: str) -> Status:
     if role != "gateway":
-        return start_child()[1]
+        plan, status = start_child()
+        if role == "front":
+            log("ports", plan.front.grpc_port, plan.front.admin_port)
+            drain_when_asked(status)
+        return status
     arguments = read_arguments()
     tie_to_parent(arguments.parent)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     return Status(arguments.status_fd, arguments.note_fd)
+
+
+def drain_when_asked(status: Status) -> None:
+    seconds = float(os.environ.get("FAKE_DRAIN", "0"))
+
+    def drain(*_: object) -> None:
+        log("asked to drain")
+        if seconds >= 0:
+            time.sleep(seconds)
+            log("drained")
+            status.send({"event": "drained"})
+
+    signal.signal(DRAIN, drain)
 
 
 def live(role: str) -> None:
@@ -81,11 +107,11 @@ def main() -> None:
         status.phase("thinks")
     if role == "front":
         status.phase("wait for the engine")
-        time.sleep(os.environ.get("FAKE_ENGINE") == "slow")
+        time.sleep(os.environ.get("FAKE_ENGINE", "").startswith(("slow", "raise-again")))
         status.send({"event": "ready", "grpc_port": 1, "admin_port": 2})
     if act == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    elif act == "raise":
+    elif act == "raise" or (act == "raise-again" and is_second(role)):
         wait_for_both()
         raise ValueError(text)
     elif act == "segv":
@@ -111,6 +137,8 @@ def main() -> None:
     finally:
         time.sleep(0.05)  # so that an order of stops that is not kept shows
         log("stop", role)
+        if role == "front":
+            log("told", status.told())
 
 
 if __name__ == "__main__":

@@ -161,3 +161,104 @@ def test_a_gateway_that_never_serves_is_a_failure(start_server, wait_gone):
     assert server.wait() == 1
     assert server.last_lines(1) == ["gateway failed: not ready after 1 s"]
     assert wait_gone(server.pids(), 1) == []
+
+
+def wait_for(condition, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def order_of(server, *words):
+    """The lines of the log that begin with one of the words, in order."""
+    lines = server._log.read_text().splitlines()
+    return [line for line in lines if line.startswith(words)]
+
+
+@pytest.mark.parametrize("victim", ["engine", "front"])
+def test_who_dies_is_started_anew_behind_the_same_gateway(start_server, wait_gone, victim):
+    """As often as the policy says; those that stood on it hear why."""
+    server = start_server(FAKE_RESTARTS="1")
+    server.wait_serving()
+    pids = dict(server.log("start"))
+    os.kill(int(pids[victim]), signal.SIGKILL)
+    wait_for(lambda: "serving again" in server.errors.read_text())
+    again = server.log("start")[3:]
+    assert sorted(role for role, _ in again) == ["engine", "front"]
+    assert wait_gone([int(pids["engine"]), int(pids["front"])], 1) == []
+    assert wait_gone([int(pids["gateway"])], 0) == [int(pids["gateway"])]
+    assert server.log("ports") == [["0", "0"], ["1", "2"]]
+    text = server.errors.read_text()
+    assert f"{victim} failed: killed by SIGKILL" in text
+    assert "restart 1 of 1: engine and front" in text
+    if victim == "engine":
+        (told,) = order_of(server, "told")
+        assert told.startswith("told killed by SIGKILL (when the machine runs out of memory")
+
+    os.kill(int(dict(again)[victim]), signal.SIGKILL)
+    assert server.wait() == 1
+    assert server.last_lines(1)[0].startswith(f"{victim} failed: killed by SIGKILL")
+    assert wait_gone(server.pids(), 1) == []
+
+
+def test_a_restart_that_fails_ends_the_server(start_server, wait_gone):
+    server = start_server(FAKE_RESTARTS="5", FAKE_ENGINE="raise-again out of memory")
+    server.wait_serving()
+    os.kill(int(dict(server.log("start"))["engine"]), signal.SIGKILL)
+    assert server.wait() == 1
+    assert server.last_lines(1) == ["engine failed: ValueError: out of memory"]
+    assert wait_gone(server.pids(), 1) == []
+
+
+def test_a_server_that_was_restarted_stops_in_the_same_order(start_server):
+    server = start_server(FAKE_RESTARTS="1")
+    server.wait_serving()
+    os.kill(int(dict(server.log("start"))["engine"]), signal.SIGKILL)
+    wait_for(lambda: "serving again" in server.errors.read_text())
+    server.process.send_signal(signal.SIGINT)
+    assert server.wait() == 0
+    assert server.log("stop") == [["front"], ["gateway"], ["front"], ["engine"]]
+
+
+def test_a_gateway_that_dies_ends_the_server(start_server):
+    server = start_server(FAKE_RESTARTS="5")
+    server.wait_serving()
+    os.kill(int(dict(server.log("start"))["gateway"]), signal.SIGKILL)
+    assert server.wait() == 1
+    assert server.last_lines(1)[0].startswith("gateway failed: killed by SIGKILL")
+
+
+def test_sigterm_drains_before_anybody_is_stopped(start_server):
+    server = start_server(FAKE_DRAIN="0.5")
+    server.wait_serving()
+    started = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    assert server.wait() == 0
+    assert 0.5 < time.monotonic() - started < 5
+    assert order_of(server, "asked", "drained", "stop") == [
+        *("asked to drain", "drained"),
+        *("stop gateway", "stop front", "stop engine"),
+    ]
+
+
+def test_an_interrupt_does_not_drain(start_server):
+    server = start_server(FAKE_DRAIN="-1")
+    server.wait_serving()
+    server.process.send_signal(signal.SIGINT)
+    assert server.wait() == 0
+    assert order_of(server, "asked") == []
+
+
+@pytest.mark.parametrize("again", [None, signal.SIGTERM, signal.SIGINT])
+def test_a_drain_that_does_not_end_is_ended(start_server, again):
+    """By its limit, or by a further signal."""
+    limit = "0.5" if again is None else "60"
+    server = start_server(FAKE_DRAIN="-1", FAKE_DRAIN_TIMEOUT=limit)
+    server.wait_serving()
+    server.process.send_signal(signal.SIGTERM)
+    wait_for(lambda: order_of(server, "asked"))
+    if again is not None:
+        server.process.send_signal(again)
+    assert server.wait(8) == 0
+    assert server.log("stop") == [["gateway"], ["front"], ["engine"]]

@@ -90,6 +90,20 @@ def operator_key(ctx: click.Context, param: click.Parameter, value: str | None) 
     help="Requests that may wait; one more is refused.",
 )
 @click.option(
+    "--drain-timeout",
+    type=Numbers(min=0, min_open=True),
+    default=_FRONT.drain_timeout,
+    show_default=True,
+    help="Seconds that open requests have to end after SIGTERM; Ctrl-C does not wait.",
+)
+@click.option(
+    "--restarts",
+    type=Integers(0, 1000),
+    default=0,
+    show_default=True,
+    help="How often within an hour an engine that died is started anew; then the server ends.",
+)
+@click.option(
     "--isolate-tenants",
     is_flag=True,
     help="Refuse requests without a salt: no two tenants share cached prefixes by mistake.",
@@ -141,16 +155,21 @@ def serve(folder: str | None, model: str | None, **values: Any) -> None:
             served_model_name=values.pop("served_model_name") or Path(path).name,
             request_timeout=values["request_timeout"],
             max_queue=values.pop("max_queue"),
+            drain_timeout=values.pop("drain_timeout"),
             isolate_tenants=values["isolate_tenants"],
             reasoning=values["reasoning_parser"] is not None,
             admin_port=_choose_admin_port(values.pop("admin_port"), values["port"]),
         )
-    log_level = values.pop("log_level")
-    _run(engine, front, values, log_level)
+    log_level, restarts = values.pop("log_level"), values.pop("restarts")
+    _run(engine, front, values, log_level, restarts)
 
 
 def _run(
-    engine: EngineConfig, front: FrontConfig, http_values: dict[str, Any], log_level: str
+    engine: EngineConfig,
+    front: FrontConfig,
+    http_values: dict[str, Any],
+    log_level: str,
+    restarts: int,
 ) -> None:
     from tokenspeed.process import gateway, supervisor
     from tokenspeed.process.launch import LaunchPlan, private_ipc
@@ -178,7 +197,7 @@ def _run(
             raise click.ClickException(str(error)) from error
         plan = LaunchPlan(engine=engine, front=front, plugins=resolution.plan, ipc=ipc)
         try:
-            supervisor.serve(plan, http, announce, log_level)
+            supervisor.serve(plan, http, announce, log_level, restarts=restarts)
         except supervisor.ChildFailedError as error:
             last_words(f"\nts serve: {error}")
             sys.exit(1)

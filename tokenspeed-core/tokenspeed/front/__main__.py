@@ -19,7 +19,7 @@ def main() -> None:
     status.phase("load observers")
     with load_observers(plan.plugins) as observers:
         status.phase("wait for the engine")
-        uvloop.run(serve(plan, observers, status.send))
+        uvloop.run(serve(plan, observers, status.send, status.told))
 
 
 if __name__ == "__main__":

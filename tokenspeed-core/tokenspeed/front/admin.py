@@ -25,10 +25,12 @@ class AdminPort:
 
     Attributes:
         serving: set once requests are accepted.
+        draining: set once they are not any more, because the server ends.
     """
 
     def __init__(self, client: EngineClient, metrics: MetricsPage) -> None:
         self.serving = False
+        self.draining = False
         self._client = client
         self._metrics = metrics
 
@@ -58,6 +60,8 @@ class AdminPort:
     async def _ready(self, request: web.Request) -> web.Response:
         if self._client.gone is not None:
             return web.Response(status=503, text=f"{self._client.gone}\n")
+        if self.draining:
+            return web.Response(status=503, text="shutting down\n")
         if self.serving:
             return web.Response(text="ready\n")
         loading = self._client.loading

@@ -9,6 +9,7 @@ import itertools
 import logging
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -48,6 +49,8 @@ MAX_GRAMMAR_BYTES = 128 << 20
 """What the engine keeps of compiled grammars, beside those of running requests."""
 _LAST_WORDS_S = 0.1
 """Messages that the engine sent before it died are read for so long."""
+_CAUSE_S = 1.0
+"""In which whoever started it says how it ended."""
 
 
 class EngineClient:
@@ -66,10 +69,18 @@ class EngineClient:
     """
 
     def __init__(
-        self, address: str, events: EventStream | None = None, *, kv_events: bool = False
+        self,
+        address: str,
+        events: EventStream | None = None,
+        *,
+        kv_events: bool = False,
+        told: Callable[[], str] | None = None,
     ) -> None:
-        """``events``: told what the engine says of itself; ``kv_events``: whether it tells what
-        its prefix cache holds."""
+        """Args:
+        events: told what the engine says of itself.
+        kv_events: whether it tells what its prefix cache holds.
+        told: why its process ended, "" while that is not known; None: nobody will know.
+        """
         self.loading: EngineLoading | None = None
         self.ready: EngineReady | None = None
         self.load = Load()
@@ -77,6 +88,7 @@ class EngineClient:
         self.gone: EngineGone | None = None
         self._address = address
         self._events = events
+        self._told = told
         self._sequences: dict[int, tuple[Stream, int]] = {}
         self._numbers = itertools.count(1)
         self._grammars: OrderedDict[int, int] = OrderedDict()  # number -> bytes
@@ -235,7 +247,7 @@ class EngineClient:
             try:
                 self._socket.send(self._encoder.encode(message), zmq.NOBLOCK)
             except zmq.Again:  # the queue has no limit, so there is nobody at its other end
-                asyncio.get_running_loop().call_soon(self.fail, _CLOSED)
+                self._lose()
                 return
             # Sending is a look at the socket too, and may have taken the change that is told.
             asyncio.get_running_loop().call_soon(self._receive)
@@ -257,7 +269,19 @@ class EngineClient:
             recv_monitor_message(self._monitor, zmq.NOBLOCK)
         except zmq.Again:
             return
-        asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.fail, _CLOSED)
+        self._lose()
+
+    def _lose(self) -> None:
+        """Its process is gone: its own last message says why, or else its parent."""
+        give_up = time.monotonic() + _CAUSE_S
+        asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._fail_lost, give_up)
+
+    def _fail_lost(self, give_up: float) -> None:
+        told = "" if self._told is None else self._told()
+        if told or self._told is None or time.monotonic() > give_up:
+            self.fail(told or _CLOSED)
+        elif self.gone is None:
+            asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._fail_lost, give_up)
 
     def _dispatch(self, message: FromEngine) -> None:
         self._quiet_since = time.monotonic()

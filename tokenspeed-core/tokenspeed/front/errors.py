@@ -78,6 +78,15 @@ class DeadlineExceeded(RequestError):
         super().__init__(f"the request did not end within {seconds:g} s (request_timeout); {who}")
 
 
+class ShuttingDown(RequestError):
+    """The server ends: it takes nothing new, or has waited for this request long enough."""
+
+    def __init__(self, waited_s: float | None = None) -> None:
+        """``waited_s``: for a request that ran; None: for one that came too late."""
+        waited = "" if waited_s is None else f" and has waited {waited_s:g} s for this request"
+        super().__init__(f"the server is shutting down{waited}; send it to another one, or later")
+
+
 class FailedInEngine(RequestError):
     """The engine could not compute this request."""
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from tokenspeed.front.engine_client import EngineClient
+    from tokenspeed.front.errors import RequestError
     from tokenspeed.front.logprobs import PromptLogprobs, TokenLogprobs
     from tokenspeed.front.request import GenerationRequest
     from tokenspeed.front.stream import Delta
@@ -132,6 +133,10 @@ class Generation:
             if news.finish == Finish.NONE:
                 news.finish = Finish.ABORTED
             self._stream.abort(index)
+
+    def fail(self, error: RequestError) -> None:
+        """End it with an error, behind the news that there are."""
+        self._stream.fail(error)
 
     def _advance(self, delta: Delta) -> Output:
         if delta.error is not None:

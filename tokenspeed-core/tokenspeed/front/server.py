@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from tokenspeed.front.service import GrpcServer, SchedulerService
 from tokenspeed.observe.events import EventStream
 from tokenspeed.observe.metrics import Metrics, MetricsPage
 from tokenspeed.observe.usage_log import log_usage
-from tokenspeed.process.failure import StartError
+from tokenspeed.process.failure import DRAIN, StartError
 
 if TYPE_CHECKING:
     from tokenspeed.observe.observers import Observers
@@ -30,9 +31,13 @@ if TYPE_CHECKING:
 
 Report = Callable[[dict[str, Any]], None]
 """Tells the supervisor of an event."""
+Told = Callable[[], str]
+"""Why the engine ended, once the supervisor has said so; before, ""."""
 
 
-async def serve(plan: LaunchPlan, observers: Observers, report: Report) -> None:
+async def serve(
+    plan: LaunchPlan, observers: Observers, report: Report, told: Told | None = None
+) -> None:
     """Serve until SIGTERM.
 
     Reports the events ``listening`` (the admin port is open) and ``ready`` (the gRPC port is open
@@ -44,10 +49,10 @@ async def serve(plan: LaunchPlan, observers: Observers, report: Report) -> None:
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     with contextlib.suppress(asyncio.CancelledError):  # asked to end
-        await _serve(plan, observers, report)
+        await _serve(plan, observers, report, told)
 
 
-async def _serve(plan: LaunchPlan, observers: Observers, report: Report) -> None:
+async def _serve(plan: LaunchPlan, observers: Observers, report: Report, told: Told | None) -> None:
     # When a counter began is noise here: all begin with the process.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     config = plan.front
@@ -56,7 +61,8 @@ async def _serve(plan: LaunchPlan, observers: Observers, report: Report) -> None
     events.add(metrics.observe)
     events.add(observers.observe)
     events.add(log_usage)
-    async with EngineClient(plan.ipc, events, kv_events=plan.engine.kv_events) as client:
+    kv_events = plan.engine.kv_events
+    async with EngineClient(plan.ipc, events, kv_events=kv_events, told=told) as client:
         admin = AdminPort(client, MetricsPage(metrics, client, observers))
         runner, admin_port = await admin.start(config.admin_port)
         try:
@@ -70,13 +76,14 @@ async def _serve(plan: LaunchPlan, observers: Observers, report: Report) -> None
                 ready = await client.wait_ready()
             except EngineGone as error:
                 raise StartError(str(error)) from error
-            async with (
-                Grammars(plan.plugins, folder, ready.vocab_size) as grammars,
-                GrpcServer(
-                    SchedulerService(client, ready, folder, config, events, grammars),
-                    config.grpc_port,
-                ) as server,
-            ):
+            async with AsyncExitStack() as stack:
+                grammars = await stack.enter_async_context(
+                    Grammars(plan.plugins, folder, ready.vocab_size)
+                )
+                service = SchedulerService(client, ready, folder, config, events, grammars)
+                server = await stack.enter_async_context(GrpcServer(service, config.grpc_port))
+                drain = _Drain(service, admin, config.drain_timeout, report)
+                asyncio.get_running_loop().add_signal_handler(DRAIN, drain.begin)
                 admin.serving = True
                 ports = {"grpc_port": server.port, "admin_port": admin_port}
                 kernels = [asdict(choice) for choice in ready.kernels]
@@ -85,3 +92,26 @@ async def _serve(plan: LaunchPlan, observers: Observers, report: Report) -> None
                 await asyncio.get_running_loop().create_future()  # for ever
         finally:
             await runner.cleanup()
+
+
+class _Drain:
+    """What follows when the supervisor asks to take nothing new. Reports the event ``drained``."""
+
+    def __init__(
+        self, service: SchedulerService, admin: AdminPort, seconds: float, report: Report
+    ) -> None:
+        self._service = service
+        self._admin = admin
+        self._seconds = seconds
+        self._report = report
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Once; more often changes nothing."""
+        if self._task is None:
+            self._admin.draining = True
+            self._task = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        await self._service.drain(self._seconds)
+        self._report({"event": "drained"})

@@ -50,6 +50,9 @@ _FLUSH_POLL_S = 0.05
 _FLUSH_ANSWER_S = 5.0
 """How long a flush waits at least for the engine's answer, which a long step puts off."""
 _STOP_GRACE_S = 1.0
+_DRAIN_POLL_S = 0.05
+_FAILED_S = 1.0
+"""In which requests that were failed tell their clients."""
 _SERVER_OPTIONS = [
     # The gateway pings idle connections every 30 s.
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
@@ -70,6 +73,7 @@ _CODES = [
     (errors.DeadlineExceeded, grpc.StatusCode.DEADLINE_EXCEEDED, "expired"),
     (errors.FailedInEngine, grpc.StatusCode.INTERNAL, "failed"),
     (errors.EngineGone, grpc.StatusCode.UNAVAILABLE, "failed"),
+    (errors.ShuttingDown, grpc.StatusCode.UNAVAILABLE, "rejected"),
 ]
 
 
@@ -104,6 +108,7 @@ class SchedulerService:
         )
         self._running: dict[str, Generation] = {}
         self._compiling = 0  # sequences whose constraints are
+        self._draining = False
         self._started = time.time()
         self._throughput = Throughput()
         self._model_info = model_info_response(folder, ready, config, self._limits)
@@ -128,6 +133,20 @@ class SchedulerService:
             raise
         else:
             record.finished(outcome)
+
+    async def drain(self, seconds: float) -> None:
+        """Refuse what comes, and wait for what runs: so long, then it fails with the reason."""
+        self._draining = True
+        await self._emptied(seconds)
+        for generation in self._running.values():
+            generation.fail(errors.ShuttingDown(seconds))
+        await self._emptied(_FAILED_S)
+
+    async def _emptied(self, seconds: float) -> None:
+        """Wait until nothing runs, so long at most."""
+        deadline = time.monotonic() + seconds
+        while (self._running or self._compiling) and time.monotonic() < deadline:
+            await asyncio.sleep(_DRAIN_POLL_S)
 
     async def Abort(self, request: Any, context: Any) -> Any:
         """The gateway's client left. Late aborts are legal: they find nothing."""
@@ -237,6 +256,8 @@ class SchedulerService:
         return record
 
     async def _generate(self, request: Any, context: Any, record: RequestRecord) -> Outcome:
+        if self._draining:
+            raise errors.ShuttingDown
         generation_request = self._validated(request)
         self._admit(request.request_id, generation_request.n)
         if generation_request.constraint is not None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenspeed.process.failure import StartError, Terminated
 from tokenspeed.process.lifeline import tie_to_parent
-from tokenspeed.process.note import write_note
+from tokenspeed.process.note import PARENT, read_note, write_note
 
 if TYPE_CHECKING:
     from tokenspeed.process.launch import LaunchPlan
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 class Status:
     """Tells the parent what happens here, one JSON object a line.
 
-    Events: ``ready`` (with what the parent needs to know), ``failed`` (``error``: text for people).
+    Events: ``ready`` (with what the parent needs to know), ``failed`` (``error``: text for people),
+    ``phase`` of a start, ``ending`` in order, ``drained`` (nothing runs any more).
     """
 
     def __init__(self, fd: int, note_fd: int) -> None:
@@ -48,6 +49,10 @@ class Status:
     def phase(self, text: str) -> None:
         """Say what this process does from now on, until it is ready."""
         self.send({"event": "phase", "phase": text})
+
+    def told(self) -> str:
+        """Why another child ended, as the parent saw it; "" while all live."""
+        return read_note(self._note_fd, PARENT)
 
     def doing(self, what: str) -> None:
         """Leave word of what may kill this process, for people; "" when it is over."""

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""A failure that its message explains whole."""
+"""How a process ends other than by itself: a failure that its message explains whole, a signal."""
 
 from __future__ import annotations
+
+import signal
+
+DRAIN = signal.SIGUSR1
+"""Asks a front that serves to take nothing new, and to say when all that runs has ended."""
 
 
 class StartError(Exception):

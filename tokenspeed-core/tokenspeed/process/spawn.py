@@ -14,7 +14,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from tokenspeed.process.note import read_note
+from tokenspeed.process.failure import DRAIN
+from tokenspeed.process.note import PARENT, read_note, write_note
 
 _TAIL_LINES = 20
 _TAIL_BYTES = 8192
@@ -45,6 +46,7 @@ class Child:
         self.phase = ""  # which part of its start it is in
         self.quiet = False  # whether captured output is only remembered
         self.outlet: Callable[[bytes], None] = _to_stderr  # takes captured output
+        self.drained = False  # whether it said that nothing runs in it any more
         self._told_to_end = False
         self._unparsed = b""
         self._error: str | None = None
@@ -61,6 +63,8 @@ class Child:
                 self._error = event["error"]
             elif event["event"] == "phase":
                 self.phase = event["phase"]
+            elif event["event"] == "drained":
+                self.drained = True
             elif event["event"] == "ending":
                 self._told_to_end = True
 
@@ -110,6 +114,15 @@ class Child:
         """What a child that is not ready does, as far as it said so."""
         note = read_note(self.note_fd)
         return note or self.phase or "loading Python"
+
+    def tell(self, why: str) -> None:
+        """Leave word of why another child ended."""
+        write_note(self.note_fd, why, PARENT)
+
+    def drain(self) -> None:
+        """Ask it to take nothing new, and to say when nothing runs any more."""
+        if not self.ended():
+            self.process.send_signal(DRAIN)
 
     def terminate(self) -> None:
         """Ask it to end."""

@@ -12,8 +12,9 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -30,6 +31,8 @@ _READY_POLL = 0.05
 _LAST_WORDS = 1.0  # seconds for somebody to read what the children printed last
 _REMINDER = 30.0  # seconds after which a start that still goes on is said
 _GATEWAY_PATIENCE = 60.0
+_DRAIN_SLACK = 3.0  # seconds for the front to say that all has ended
+_RESTARTS_S = 3600.0  # seconds in which restarts are counted
 
 
 class ChildFailedError(Exception):
@@ -37,7 +40,14 @@ class ChildFailedError(Exception):
 
 
 class StopRequested(Exception):  # noqa: N818  # not an error: the operator wants to stop
-    """SIGINT or SIGTERM arrived."""
+    """SIGINT or SIGTERM arrived.
+
+    Attributes:
+        gently: whether it was SIGTERM, which gives open requests time to end.
+    """
+
+    def __init__(self, *, gently: bool) -> None:
+        self.gently = gently
 
 
 class Supervisor:
@@ -53,6 +63,7 @@ class Supervisor:
         self._log_level = log_level
         self._selector = selectors.DefaultSelector()
         self._signals = 0
+        self._last_signal = signal.SIGINT
         self._outlet = Outlet()
         self._wakeup, self._wakeup_end = socket.socketpair()
         for end in (self._wakeup, self._wakeup_end):
@@ -65,9 +76,28 @@ class Supervisor:
         Args:
             quiet: keep its output back; it is still shown as the tail when the child fails.
         """
-        child = spawn(name, module, plan, log_level=self._log_level, capture=True)
-        child.quiet, child.outlet = quiet, self._outlet.write
+        child = self._spawn(name, module, plan)
+        child.quiet = quiet
         self.children.append(child)
+        return child
+
+    def restart(self, modules: Mapping[str, str], plan: bytes) -> None:
+        """End the children of these names and start them anew, in their old places.
+
+        Args:
+            modules: of each name, which child runs.
+        """
+        places = [i for i, child in enumerate(self.children) if child.name in modules]
+        for i in reversed(places):
+            self._end(self.children[i])
+        for i in places:
+            self.children[i].stop()
+            name = self.children[i].name
+            self.children[i] = self._spawn(name, modules[name], plan)
+
+    def _spawn(self, name: str, module: str, plan: bytes) -> Child:
+        child = spawn(name, module, plan, log_level=self._log_level, capture=True)
+        child.outlet = self._outlet.write
         for fd in (child.status_fd, child.output_fd, child.pidfd):
             assert fd is not None
             self._selector.register(fd, selectors.EVENT_READ)
@@ -86,7 +116,7 @@ class Supervisor:
         while not until():
             self._listen(poll)
             if self._signals:
-                raise StopRequested
+                raise StopRequested(gently=self._last_signal == signal.SIGTERM)
             if any(child.failure() is not None for child in self.children):
                 raise ChildFailedError(self._root_cause())
 
@@ -99,22 +129,36 @@ class Supervisor:
             if last.ready is None and time.monotonic() >= due:
                 due += _REMINDER
                 doing = "; ".join(f"{child.name}: {child.doing()}" for child in self.children)
-                self._outlet.write(f"still starting: {doing}\n".encode())
+                self.say(f"still starting: {doing}")
             return last.ready is not None
 
         self.watch(until=is_ready, poll=_REMINDER)
 
+    def say(self, text: str) -> None:
+        """A line between those that the children print."""
+        self._outlet.write(f"{text}\n".encode())
+
+    def child(self, name: str) -> Child:
+        return next(child for child in self.children if child.name == name)
+
+    def drain(self, front: Child, seconds: float) -> None:
+        """Let the front's requests end, nothing new is taken; a further signal ends the wait.
+
+        Args:
+            seconds: after which nothing is waited for, whatever the front says.
+        """
+        asked = self._signals
+        front.drain()
+        deadline = time.monotonic() + seconds
+        while not (front.drained or front.ended() or self._signals > asked):
+            if (left := deadline - time.monotonic()) <= 0:
+                return
+            self._listen(left)
+
     def stop(self) -> None:
         """End the children, last started first; a further signal ends them at once."""
-        asked = self._signals
         for child in reversed(self.children):
-            child.terminate()
-            deadline = time.monotonic() + _STOP_GRACE
-            while not child.ended():
-                if self._signals > asked or time.monotonic() > deadline:
-                    child.kill()
-                self._listen(0.1)
-            self._listen(0)
+            self._end(child)
         for child in self.children:
             child.stop()
         self._outlet.flush(_LAST_WORDS)
@@ -122,12 +166,24 @@ class Supervisor:
         self._wakeup.close()
         self._wakeup_end.close()
 
+    def _end(self, child: Child) -> None:
+        """Ask it to end, and insist after a while, or with a further signal."""
+        asked = self._signals
+        child.terminate()
+        deadline = time.monotonic() + _STOP_GRACE
+        while not child.ended():
+            if self._signals > asked or time.monotonic() > deadline:
+                child.kill()
+            self._listen(0.1)
+        self._listen(0)
+
     @contextmanager
     def catch_signals(self) -> Iterator[None]:
         """Count SIGINT and SIGTERM instead of dying of them."""
 
         def count(signum: int, frame: object) -> None:
             self._signals += 1
+            self._last_signal = signal.Signals(signum)
 
         old = {number: signal.signal(number, count) for number in (signal.SIGINT, signal.SIGTERM)}
         old_fd = signal.set_wakeup_fd(self._wakeup_end.fileno())
@@ -150,10 +206,17 @@ class Supervisor:
                 self._forget(child)
 
     def _forget(self, child: Child) -> None:
-        """No longer listen to an ended child: its descriptors would be readable for ever."""
+        """No longer listen to an ended child: its descriptors would be readable for ever. Those
+        that stand on it hear why it ended, so that they can say it to whom they serve."""
+        heard = self._selector.get_map()
+        if child.pidfd not in heard:
+            return
         for fd in (child.status_fd, child.output_fd, child.pidfd):
-            if fd is not None and fd in self._selector.get_map():
+            if fd is not None and fd in heard:
                 self._selector.unregister(fd)
+        if (why := child.failure()) and not child.ended_in_order():
+            for other in self.children[self.children.index(child) + 1 :]:
+                other.tell(why.partition("\n")[0])
 
     def _root_cause(self) -> str:
         """The text of the failure that the others follow from.
@@ -185,18 +248,51 @@ def serve(
     http: GatewayConfig,
     announce: Callable[[dict[str, Any]], None],
     log_level: str = "warning",
+    *,
+    restarts: int = 0,
 ) -> None:
     """Run a server until the operator stops it. ChildFailedError when it ended otherwise.
 
     Args:
         announce: called with the front's "ready" event once requests are served.
+        restarts: how often within an hour engine and front are started anew when one has died.
     """
-    try:
-        with serving(plan, http, log_level) as (supervisor, ready):
-            announce(ready)
+    drain_s = plan.front.drain_timeout + _DRAIN_SLACK
+    with suppress(StopRequested), serving(plan, http, log_level) as (supervisor, ready):
+        announce(ready)
+        try:
+            _keep_serving(supervisor, _with_ports(plan, ready), restarts)
+        except StopRequested as stop:
+            if stop.gently:
+                supervisor.drain(supervisor.child("front"), drain_s)
+
+
+def _keep_serving(supervisor: Supervisor, plan: LaunchPlan, restarts: int) -> None:
+    """Watch for ever; start engine and front anew where the policy allows it.
+
+    The gateway lives on, and answers 503 until there is a front again.
+    """
+    starts: deque[float] = deque()
+    while True:
+        try:
             supervisor.watch(until=lambda: False)
-    except StopRequested:
-        return
+        except ChildFailedError as error:
+            now = time.monotonic()
+            while starts and now - starts[0] > _RESTARTS_S:
+                starts.popleft()
+            if len(starts) >= restarts or supervisor.child("gateway").failure() is not None:
+                raise
+            starts.append(now)
+            supervisor.say(f"{error}\nrestart {len(starts)} of {restarts}: engine and front")
+        supervisor.restart({"engine": ENGINE, "front": FRONT}, msgspec.json.encode(plan))
+        supervisor.watch_start(supervisor.child("front"))
+        supervisor.say("serving again")
+
+
+def _with_ports(plan: LaunchPlan, ready: dict[str, Any]) -> LaunchPlan:
+    """So that the front of a restart is found where the first one was."""
+    ports = {name: ready[name] for name in ("grpc_port", "admin_port")}
+    return msgspec.structs.replace(plan, front=msgspec.structs.replace(plan.front, **ports))
 
 
 @contextmanager

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""How a front ends: it drains, or its engine dies and it says why."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import grpc
+import pytest
+from tokenspeed.front.engine_client import EngineClient
+from tokenspeed.front.errors import EngineGone
+
+from .conftest import Front, eventually
+from .fake_engine import FakeEngine
+from .test_generate import code_of, request, responses
+
+
+async def test_a_front_that_drains_refuses_what_comes_and_ends_what_runs(front: Front) -> None:
+    front.engine.step_s = 0.02
+    running = asyncio.create_task(responses(front.stub.Generate(request(max_new_tokens=20))))
+    await eventually(lambda: front.engine.running == 1)
+    drained = asyncio.create_task(front.service.drain(10))
+    await asyncio.sleep(0)
+    code, text = await code_of(front.stub.Generate(request("late", max_new_tokens=1)))
+    assert code == grpc.StatusCode.UNAVAILABLE
+    assert text == "the server is shutting down; send it to another one, or later"
+    assert not drained.done()
+    _, [complete] = await running
+    assert complete.completion_tokens == 20
+    await asyncio.wait_for(drained, 1)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_does_not_end_in_time_fails_with_the_reason(front: Front, stream: bool) -> None:
+    front.engine.step_s = 0.02
+    call = front.stub.Generate(request(stream=stream, max_new_tokens=100))
+    failed = asyncio.create_task(code_of(call))
+    await eventually(lambda: front.engine.running == 1)
+    start = time.monotonic()
+    await front.service.drain(0.2)
+    assert 0.2 <= time.monotonic() - start < 1
+    code, text = await failed
+    assert code == grpc.StatusCode.UNAVAILABLE
+    assert "shutting down and has waited 0.2 s for this request" in text
+    await eventually(lambda: front.engine.running == 0)
+
+
+async def test_a_front_where_nothing_runs_is_drained_at_once(front: Front) -> None:
+    await asyncio.wait_for(front.service.drain(60), 1)
+
+
+@pytest.mark.parametrize(
+    ("told", "cause", "most_s"),
+    [
+        ("killed by SIGKILL", "killed by SIGKILL", 0.9),
+        ("", "its process closed the connection", 5),
+        (None, "its process closed the connection", 0.9),
+    ],
+)
+async def test_an_engine_that_dies_without_a_word_ends_with_what_its_parent_saw(
+    address: str, engine: FakeEngine, told: str | None, cause: str, most_s: float
+) -> None:
+    words = ""
+    async with EngineClient(address, told=None if told is None else lambda: words) as client:
+        await asyncio.wait_for(client.wait_ready(), 5)
+        start = time.monotonic()
+        await asyncio.to_thread(engine.die)
+        await asyncio.sleep(0.2)
+        words = told or ""  # it comes a little later
+        await eventually(lambda: client.gone is not None, 5)
+        assert time.monotonic() - start < most_s
+        assert str(client.gone).startswith(f"the engine is gone: {cause}")
+        with pytest.raises(EngineGone):
+            await client.ledger()
+
+
+async def test_a_front_on_a_dead_engine_is_drained(front: Front) -> None:
+    call: Any = front.stub.Generate(request(max_new_tokens=100))
+    front.engine.step_s = 0.02
+    failed = asyncio.create_task(code_of(call))
+    await eventually(lambda: front.engine.running == 1)
+    await asyncio.to_thread(front.engine.die)
+    code, _ = await failed
+    assert code == grpc.StatusCode.UNAVAILABLE
+    await asyncio.wait_for(front.service.drain(60), 1)
