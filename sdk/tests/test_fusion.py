@@ -28,7 +28,13 @@ from tokenspeed_sdk.modeling.layers import (
     cache_place,
     rope_table,
 )
-from tokenspeed_sdk.modeling.layers.fused import MOST_ROWS, AddNormLinear, RopeAttention
+from tokenspeed_sdk.modeling.layers.fused import (
+    MANY_ROWS,
+    MOST_ROWS,
+    AddNormLinear,
+    AddNormMlp,
+    RopeAttention,
+)
 from tokenspeed_sdk.ops import OPS, ReferenceResolver
 from tokenspeed_sdk.testing.model.runner import ModelRunner, PagedCache, plain_device
 
@@ -181,8 +187,9 @@ def test_the_usual_block_becomes_three_fused_layers() -> None:
 def test_sites_say_what_the_parts_said() -> None:
     spy = Spy()
     build(spy, head_norms=True, bias=True)
-    (first, first_parts), (heads, head_parts), (second, second_parts) = spy.fused
+    (first, first_parts), (many, _), (heads, head_parts), (second, second_parts) = spy.fused
     assert (first.op, first.rows, first.layer) == ("add_norm_linear@1", (1, MOST_ROWS), FUSED[2])
+    assert many == replace(first, rows=(MANY_ROWS, None))
     assert first.traits == {"n": 32, "k": HIDDEN, "bias": True, "gated": False}
     assert first_parts == ("add_rms_norm@1", "linear@1")
     assert second.traits == {"n": 2 * INTER, "k": HIDDEN, "bias": True, "gated": True}
@@ -197,7 +204,8 @@ def test_sites_say_what_the_parts_said() -> None:
 
 @pytest.mark.parametrize("config", [{}, {"bias": True}, {"head_norms": True}])
 def test_fused_equals_unfused(config: dict[str, Any]) -> None:
-    """Alone and in batches of prefill and decode; below, at and above the most rows of a launch."""
+    """Alone and in batches of prefill and decode; below, at and above the most rows of a launch,
+    and as many as another launch takes."""
     spy = Spy()
     plain, fused = runner(build(ReferenceResolver(), **config)), runner(build(spy, **config))
     generator = torch.Generator().manual_seed(2)
@@ -208,6 +216,7 @@ def test_fused_equals_unfused(config: dict[str, Any]) -> None:
         {1: 1, 4: MOST_ROWS - 1},
         {1: 1, 2: 1, 5: 3, 3: 1},
         dict.fromkeys(range(1, 40), 1),
+        dict.fromkeys(range(10, 31), 6) | {3: 2},  # and the dead row
     ):
         tokens = {
             slot: torch.randint(VOCAB, (count,), generator=generator).tolist()
@@ -217,9 +226,9 @@ def test_fused_equals_unfused(config: dict[str, Any]) -> None:
         for slot, logits in wanted.items():
             torch.testing.assert_close(found[slot], logits)
     launches = {rows for op, rows in spy.rows if op == "add_norm_linear@1"}
-    assert launches == {2, 6, MOST_ROWS, 7}
+    assert launches == {2, 6, MOST_ROWS, 7, MANY_ROWS}
     apart = {rows for op, rows in spy.rows if op == "add_rms_norm@1"}
-    assert apart == {MOST_ROWS + 1, 40}
+    assert apart == {MOST_ROWS + 1, 40, MANY_ROWS}  # gated ones
     assert not any(op in ("rope@1", "kv_write@1") for op, _ in spy.rows)
 
 
@@ -241,14 +250,15 @@ def test_parts_keep_their_parameters_and_weights_are_packed_for_both() -> None:
     packed = build(Spy())
     fused = next(s.layer for s in packed.program.steps if isinstance(s.layer, AddNormLinear))
     weight = next(w for w in vars(plain.program.steps[3].layer).values() if hasattr(w, "dtype"))
-    torch.testing.assert_close(fused._weights[0], 4 * weight)
+    for launch in (fused._few, fused._many):
+        torch.testing.assert_close(launch.weights[0], 4 * weight)
     torch.testing.assert_close(fused._linear.weight, 2 * weight)
 
 
 def test_plain_layouts_are_held_once() -> None:
     model = build(ReferenceResolver(fuse=True))
     fused = next(s.layer for s in model.program.steps if isinstance(s.layer, AddNormLinear))
-    assert fused._weights[0] is fused._linear.weight
+    assert fused._few.weights[0] is fused._many.weights[0] is fused._linear.weight
 
 
 def test_without_kernels_nothing_is_fused() -> None:
@@ -341,7 +351,8 @@ def test_eight_bit_pages() -> None:
 
 
 def test_eight_bit_weights() -> None:
-    """The linear part says op and arguments: its codes and their scales go into the launch."""
+    """The linear part says op and arguments: its codes and their scales go into the launch. A gated
+    block is one layer, whose activation is with many tokens part of the second product."""
     found = []
     for fused in (False, True):
         resolver = ReferenceResolver(fuse=fused)
@@ -350,9 +361,12 @@ def test_eight_bit_weights() -> None:
         load_dummy(model.weight_map())
         model.prepare()
         layers = [step.layer for step in model.program.steps]
-        assert sum(isinstance(layer, AddNormLinear) for layer in layers) == (2 if fused else 0)
+        for kind in (AddNormLinear, AddNormMlp):
+            assert sum(isinstance(layer, kind) for layer in layers) == (1 if fused else 0)
         run = runner(model)
-        found.append((run.step({1: [3, 1, 4]})[1], run.step({1: [2], 2: [7] * 40})[2]))
+        few, more = run.step({1: [3, 1, 4]})[1], run.step({1: [2], 2: [7] * 40})[2]
+        many = run.step({slot: [7, slot % 9] * 7 for slot in range(3, 13)})
+        found.append((few, more, many[3], many[12]))
     for plain, launched in zip(*found, strict=True):
         torch.testing.assert_close(plain, launched)
 

@@ -235,6 +235,11 @@ def swaps(index: int) -> Callable[[Call], Call]:
     return fault
 
 
+def gates_with_up(call: Call) -> Call:
+    """Takes the second half of the columns for the gate."""
+    return lambda x, *rest: call(torch.cat(x.chunk(2, 1)[::-1], 1), *rest)
+
+
 def keeps_activations(call: Call) -> Call:
     """Multiplies what it was given, not the codes."""
     return lambda x, codes, scale, bias: ops.linear(
@@ -500,6 +505,7 @@ MUTANTS = [
     ("linear_int8@1", keeps_floats, "rows5", "is off by"),
     ("linear_int8@1", ignores_scale_row, "rows1-", "is off by"),
     ("add_norm_linear_fp8@1", takes_eps(1e-6), "rows1-", "is off by"),
+    ("silu_linear_fp8@1", gates_with_up, "rows5", "is off by"),
     ("kv_write_fp8@1", swaps(7), "rows1-", "differs from the reference"),
     ("kv_write_fp8@1", wraps_around, "rows1-", "differs from the reference"),
     ("rope_kv_write_fp8@1", swaps(11), "batch1-", "argument 5, changed in place, is off by"),

@@ -63,6 +63,15 @@ def test_add_norm_linear_is_its_parts(gated: bool) -> None:
     assert out.equal(ops.silu_and_mul(wanted) if gated else wanted)
 
 
+def test_silu_linear_is_its_parts() -> None:
+    x = torch.randn(3, 400)
+    codes, scale = quantize_weight(torch.randn(150, 200))
+    out = ops.silu_linear_fp8(x, codes, scale, bias := torch.randn(150))
+    assert out.equal(ops.linear_fp8(ops.silu_and_mul(x), codes, scale, bias))
+    with pytest.raises(ValueError, match="x must have twice the 200 columns of weight; got 200"):
+        ops.silu_linear_fp8(x[:, :200], codes, scale)
+
+
 def test_attention_over_codes_is_attention_over_their_values() -> None:
     """Written with scales, read with the same: the plain ops on the rounded values agree."""
     slots = torch.tensor([1, 1, 1], dtype=torch.int32)

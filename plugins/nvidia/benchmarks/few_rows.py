@@ -53,7 +53,8 @@ CONTEXT = 1152
 class Variant:
     """One way to launch the step. ``tilings`` are by site; others choose their own.
 
-    ``plain`` are the sites without dependent launch: those of SIZES, "norm", "rope", "attention".
+    ``plain`` are the sites without dependent launch: those of SIZES, "norm", "rope", "attention",
+    "codes of o", "codes of down".
     """
 
     name: str
@@ -89,7 +90,7 @@ class Step:
         if isinstance(weight, torch.Tensor):
             return few_rows_linear(x, weight, gate=gate, pdl=pdl, tiling=tiling)
         if isinstance(x, torch.Tensor):
-            x = few_rows_fp8.quantize_rows(x, pdl=pdl)
+            x = few_rows_fp8.quantize_rows(x, pdl=pdl and f"codes of {site}" not in how.plain)
         return few_rows_fp8.product(
             x, *weight, None, torch.bfloat16, gate=gate, pdl=pdl, tiling=tiling,
             vector_rows=how.vector_rows, **how.options,
@@ -136,7 +137,8 @@ def variants(rows: int, fp8: bool, sweep: bool) -> Iterator[Variant]:
     """The one in use, without dependent launch, and what a sweep tries."""
     yield Variant("as chosen")
     yield Variant("no pdl", plain=(*SIZES, "norm", "rope", "attention"))
-    for site in (*SIZES, "norm", "rope", "attention"):
+    codes = ("codes of o", "codes of down") if fp8 else ()
+    for site in (*SIZES, "norm", "rope", "attention", *codes):
         yield Variant(f"no pdl in {site}", plain=(site,))
     if sweep:
         yield from (vector_variants if rows == 1 else tile_variants)(rows, fp8)

@@ -34,6 +34,7 @@ from tokenspeed_nvidia.kernels import (
     few_rows,
     few_rows_fp8,
     fp8_linear,
+    fp8_quantize,
     kv_gather,
     kv_write,
     logprobs,
@@ -165,11 +166,15 @@ def run_few_rows_fp8(arch: str) -> None:
 
 
 def run_fp8_linear(arch: str) -> None:
-    """Quantisation, and tiles for a batch, for many requests and for a prompt."""
+    """Quantisation, also behind a norm and an activation, and tiles for a batch, for many requests
+    and for a prompt."""
     assert arch == "sm_90"
     wide, scales = meta(24576, 4096, dtype=E4M3), meta(192, 32, dtype=torch.float32)
     for count in (64, 128, 8192):
         fp8_linear.by_tiles(meta(count, 4096), wide, scales, units=UNITS[arch], pdl=True)
+    x = meta(8192, 4096)
+    fp8_quantize.add_norm_quantize(x, x, x, meta(4096), 1e-6)
+    fp8_quantize.quantize(meta(8192, 24576), gate=True, pdl=True)
 
 
 def run_rope_kv_write(arch: str) -> None:

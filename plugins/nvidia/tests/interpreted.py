@@ -20,11 +20,14 @@ import numpy as np
 import pytest
 import torch
 import triton.language as tl
+from tokenspeed_sdk import ops
 from tokenspeed_sdk.contracts.kernel import HostStep
+from tokenspeed_sdk.ops.fp8 import quantize_rows
 from tokenspeed_sdk.testing import H100, TINY, kernel_conformance
 from triton.runtime import interpreter
 
 from tokenspeed_nvidia.catalog import kernels
+from tokenspeed_nvidia.kernels.fp8_quantize import add_norm_quantize, quantize
 from tokenspeed_nvidia.kernels.kv_gather import Gathering, gather_kv
 
 interpreter_floats = interpreter._convert_float
@@ -82,6 +85,25 @@ test_fp8_scales = conforms(
     ops=FP8_FEW_ROWS[1:], grid=SCALES, dtypes=["float16"], names=["few_rows"]
 )
 test_others = conforms(ops=sorted(OTHERS), grid=replace(TINY, vocabs=(4500,)))
+
+
+@pytest.mark.parametrize("rows", [5, 8])
+def test_many_rows_are_quantised_behind_what_stands_in_front(rows: int) -> None:
+    """By group, then by token; 272 features are two groups and a part of one."""
+    x, residual, weight = torch.randn(rows, 272), torch.randn(rows, 272), torch.randn(272)
+    summed = torch.empty_like(x)
+    normed = add_norm_quantize(summed, x, residual, weight, 0.1)
+    assert summed.equal(x + residual)
+    pair = torch.randn(rows, 600)[:, 20:564]  # further apart than they are wide
+    for made, wanted in (
+        (normed, ops.rms_norm(x + residual, weight, 0.1)),
+        (quantize(pair, gate=True), ops.silu_and_mul(pair)),
+    ):
+        codes, scales = quantize_rows(wanted)
+        torch.testing.assert_close(made.scales.t()[:rows], scales)
+        near = (made.codes[:rows].float() - codes.float()).abs() <= codes.float().abs() / 8
+        assert near.all()
+        assert (made.codes[:rows].float() == codes.float()).float().mean() > 0.99
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float16])

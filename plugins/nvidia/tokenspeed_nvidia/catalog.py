@@ -97,16 +97,19 @@ def kernels() -> tuple[Kernel, ...]:
     installed = find_spec("flashinfer") is not None
     fa3 = FLASH_ATTENTION_3
     fp8_kv = (_e4m3, _half, _head_dim, _page)
+    many = (_cublas_blocks, _no_gate, partial(_at_most, "k", MAX_HIDDEN))
     return (
         _triton("embedding@1", "rows:bind_embedding"),
         _triton("gather_rows@1", "rows:bind_gather_rows"),
         LazyKernel("linear@1", "cublas", "kernels.linear:bind", 100, (_gpu, _dtype)),
         _few_rows("linear@1", "few_rows:bind_linear"),
-        _fp8_linear("cublaslt", "bind_cublas", 110, _cublas_blocks),
-        _fp8_linear("tiles", "bind_tiles", 100),
+        _fp8_linear("linear_fp8@1", "cublaslt", "bind_cublas", 110, _cublas_blocks),
+        _fp8_linear("linear_fp8@1", "tiles", "bind_tiles", 100),
         _few_rows("linear_fp8@1", "few_rows_fp8:bind_linear", MOST_STREAMED_ROWS),
         _few_rows("add_norm_linear@1", "few_rows:bind_add_norm_linear"),
         _few_rows("add_norm_linear_fp8@1", "few_rows_fp8:bind_add_norm_linear"),
+        _fp8_linear("add_norm_linear_fp8@1", "cublaslt", "bind_add_norm_cublas", 100, *many),
+        _fp8_linear("silu_linear_fp8@1", "cublaslt", "bind_silu_cublas", 100, _cublas_blocks),
         _triton("rms_norm@1", "norm:bind_rms_norm", partial(_at_most, "hidden", MAX_HIDDEN)),
         _triton(
             "add_rms_norm@1", "norm:bind_add_rms_norm", partial(_at_most, "hidden", MAX_HIDDEN)
@@ -165,9 +168,9 @@ def _few_rows_score(site: CallSite) -> int:
     return 120 if most is not None and most <= FEW_ROWS else 90
 
 
-def _fp8_linear(name: str, binder: str, score: int, *checks: Check) -> LazyKernel:
+def _fp8_linear(op: str, name: str, binder: str, score: int, *checks: Check) -> LazyKernel:
     checks = (_gpu, _few_rows_arch, _half, *checks)
-    return LazyKernel("linear_fp8@1", name, f"kernels.fp8_linear:{binder}", score, checks)
+    return LazyKernel(op, name, f"kernels.fp8_linear:{binder}", score, checks)
 
 
 def _flashinfer(op: str, binder: str, score: int, installed: bool, *checks: Check) -> LazyKernel:
@@ -222,6 +225,10 @@ def _cublas_blocks(site: CallSite) -> Refusal:
     if isinstance(n, int) and n % 16:
         return f"writes 16 features at once; the site has n={n}"
     return "adds no bias; the site has one" if site.traits["bias"] else None
+
+
+def _no_gate(site: CallSite) -> Refusal:
+    return "computes no gate; the site has one" if site.traits["gated"] else None
 
 
 def _flashinfer_arch(site: CallSite) -> Refusal:

@@ -47,6 +47,7 @@ PUBLIC_OPS = (
     "rope_kv_write_fp8@1",
     "sample@1",
     "silu_and_mul@1",
+    "silu_linear_fp8@1",
 )
 """Names of the ops in ``tokenspeed_sdk.ops``, for those who must not import torch."""
 

@@ -23,7 +23,7 @@ from tokenspeed_sdk.modeling.graph import Graph, Step
 from tokenspeed_sdk.modeling.layer import Layer
 from tokenspeed_sdk.modeling.layers.activation import SiluAndMul
 from tokenspeed_sdk.modeling.layers.attention import Attention
-from tokenspeed_sdk.modeling.layers.fused import AddNormLinear, RopeAttention
+from tokenspeed_sdk.modeling.layers.fused import AddNormLinear, AddNormMlp, RopeAttention
 from tokenspeed_sdk.modeling.layers.heads import SplitHeads
 from tokenspeed_sdk.modeling.layers.linear import Linear
 from tokenspeed_sdk.modeling.layers.norm import AddRMSNorm, RMSNorm
@@ -57,6 +57,16 @@ class Pattern:
 
 
 PATTERNS = (
+    Pattern(
+        parts=(
+            (AddRMSNorm, "x residual -> normed sum"),
+            (Linear, "normed -> gate_up"),
+            (SiluAndMul, "gate_up -> inner"),
+            (Linear, "inner -> out"),
+        ),
+        whole="x residual -> out sum",
+        make=AddNormMlp.make,
+    ),
     Pattern(
         parts=(
             (AddRMSNorm, "x residual -> normed sum"),

@@ -37,6 +37,7 @@ from tokenspeed_sdk.ops.rope import rope
 from tokenspeed_sdk.ops.rope_kv_write import rope_kv_write
 from tokenspeed_sdk.ops.rope_kv_write_fp8 import rope_kv_write_fp8
 from tokenspeed_sdk.ops.sample import sample
+from tokenspeed_sdk.ops.silu_linear_fp8 import silu_linear_fp8
 
 __all__ = [
     "OPS",
@@ -67,4 +68,5 @@ __all__ = [
     "rope_kv_write_fp8",
     "sample",
     "silu_and_mul",
+    "silu_linear_fp8",
 ]

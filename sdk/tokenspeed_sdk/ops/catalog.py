@@ -30,6 +30,7 @@ from tokenspeed_sdk.ops.rope import ROPE
 from tokenspeed_sdk.ops.rope_kv_write import ROPE_KV_WRITE
 from tokenspeed_sdk.ops.rope_kv_write_fp8 import ROPE_KV_WRITE_FP8
 from tokenspeed_sdk.ops.sample import SAMPLE
+from tokenspeed_sdk.ops.silu_linear_fp8 import SILU_LINEAR_FP8
 
 OPS: Mapping[str, Op] = MappingProxyType(
     {
@@ -53,6 +54,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
             ATTENTION_DECODE,
             ATTENTION_DECODE_FP8,
             SILU_AND_MUL,
+            SILU_LINEAR_FP8,
             GATHER_ROWS,
             ADJUST_LOGITS,
             MASK_LOGITS,

@@ -58,6 +58,7 @@ class Measured(msgspec.Struct, kw_only=True):
     Attributes:
         ms: medians, in milliseconds: of a decode step, of a prompt's first token, of all turns.
         samples_ms: each repetition.
+        behind_ms: of prompts right behind one another, where ``ms`` is of a device at rest.
         host_us: what the engine's loop worked in a decode step, medians.
         linears_ms, linears_by_torch_ms: of all linear layers and the head alone, by the engine's
             kernels and by torch's; the latter tell devices apart.
@@ -69,6 +70,7 @@ class Measured(msgspec.Struct, kw_only=True):
     ms: Milliseconds = {}
     floor_ms: Milliseconds = {}
     samples_ms: dict[str, list[float]] = {}
+    behind_ms: dict[str, list[float]] = {}
     host_us: dict[str, float] = {}
     linears_ms: dict[str, list[float]] = {}
     linears_by_torch_ms: dict[str, list[float]] = {}
@@ -136,8 +138,9 @@ def _decode(it: Session, work: Workloads, found: Measured, progress: Progress) -
 
 def _prefill(it: Session, work: Workloads, found: Measured, progress: Progress) -> None:
     taken = prefill.measure(it.engine, work.prompts, work.repetitions, progress)
-    for length, seconds in taken.items():
-        found.add(f"prefill_{length}", seconds, it.floors.prefill(length))
+    for length, each in taken.items():
+        found.add(f"prefill_{length}", each.rested, it.floors.prefill(length))
+        found.behind_ms[f"prefill_{length}"] = [round(s * 1e3, 4) for s in each.behind]
 
 
 def _agentic(it: Session, work: Workloads, found: Measured, progress: Progress) -> None:

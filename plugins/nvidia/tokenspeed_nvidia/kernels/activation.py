@@ -22,6 +22,12 @@ BLOCK = 1024
 
 
 @triton.jit
+def gated(gate, up):
+    """silu(gate) * up."""
+    return gate / (1.0 + tl.exp(-gate)) * up
+
+
+@triton.jit
 def gate_rows(out, x, width, x_stride, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """One program computes BLOCK columns of one row."""
     row = tl.program_id(0).to(tl.int64)
@@ -31,8 +37,7 @@ def gate_rows(out, x, width, x_stride, BLOCK: tl.constexpr, PDL: tl.constexpr):
     gate = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(x + row * x_stride + width + column, mask=inside, other=0.0).to(tl.float32)
     start_dependents(PDL)
-    value = gate / (1.0 + tl.exp(-gate)) * up
-    tl.store(out + row * width + column, value.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + row * width + column, gated(gate, up).to(out.dtype.element_ty), mask=inside)
 
 
 def silu_and_mul(x: torch.Tensor, *, pdl: bool = False) -> torch.Tensor:

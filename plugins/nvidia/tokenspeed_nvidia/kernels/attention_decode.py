@@ -39,9 +39,10 @@ LOG2_E = 1.4426950408889634
 MIN_DOT_ROWS = 16
 """Rows of the smallest matrix instruction; the query heads of a KV head fill some of them."""
 
-FEW_PAIRS = 16
 MOST_PARTS = 8
-"""Parts of a unit that are read at a time; more would take the registers of the main loop."""
+PART_ELEMENTS = 2048
+"""Parts of a unit that are read at a time, and their elements for each warp, 64 to a thread; more
+would take the registers of the main loop."""
 
 
 @triton.jit
@@ -255,19 +256,11 @@ class Tile:
     programs: int
 
 
-def choose_tile(head_dim: int, itemsize: int, pairs: int) -> Tile:
-    """Blocks of 16 or 32 KiB of keys and values, 64 KiB of them in flight for each program.
-
-    Few (row, KV head) pairs get larger blocks: what they wait for is adding up parts.
-    """
-    block_n = max(16, min(64, 16384 // (head_dim * itemsize)))
+def choose_tile(head_dim: int, itemsize: int) -> Tile:
+    """As measured on an H200: programs of one warp, which waits for no other, and many of them."""
     if itemsize > 2:
-        return Tile(block_n=block_n, warps=4, stages=3, programs=2)
-    if itemsize < 2:
-        return Tile(block_n=2 * block_n, warps=4, stages=3, programs=2)
-    if pairs <= FEW_PAIRS:
-        return Tile(block_n=2 * block_n, warps=4, stages=2, programs=2)
-    return Tile(block_n=block_n, warps=4, stages=3, programs=3)
+        return Tile(max(16, min(64, 4096 // head_dim)), warps=4, stages=3, programs=2)
+    return Tile(32, max(1, head_dim // 128), stages=3, programs=4 if itemsize == 2 else 6)
 
 
 @dataclass(frozen=True)
@@ -298,9 +291,10 @@ def scratch(device: torch.device, programs: int, group: int, width: int, units: 
     )
 
 
-def parts_at_once(programs: int, pairs: int, elements: int) -> int:
+def parts_at_once(programs: int, pairs: int, elements: int, warps: int) -> int:
     """More where units are cut into more parts; all are held in registers."""
-    return max(1, min(MOST_PARTS if programs > pairs else MOST_PARTS // 2, 4096 // elements))
+    most = MOST_PARTS if programs > pairs else MOST_PARTS // 2
+    return max(1, min(most, PART_ELEMENTS * warps // elements))
 
 
 def attention_decode(
@@ -333,7 +327,7 @@ def attention_decode(
     heads_pad = triton.next_power_of_2(group)
     rows_pad = triton.next_power_of_2(rows)
     pairs = rows_pad * kv_heads
-    tile = tile or choose_tile(width, k_cache.element_size(), pairs)
+    tile = tile or choose_tile(width, k_cache.element_size())
     table_width = page_table.shape[1]
     blocks = rows * kv_heads * triton.cdiv(table_width * page, tile.block_n)
     programs = min(units * tile.programs, blocks)
@@ -348,7 +342,8 @@ def attention_decode(
         KV_HEADS=kv_heads, GROUP=group, WIDTH=width, PAGE=page, WINDOW=window or 0,
         ROWS_PAD=rows_pad, BLOCK_M=max(MIN_DOT_ROWS, heads_pad),
         BLOCK_N=tile.block_n, HEADS=heads_pad,
-        PARTS=parts_at_once(units * tile.programs, pairs, heads_pad * width), PTX=ptx, PDL=pdl,
+        PARTS=parts_at_once(units * tile.programs, pairs, heads_pad * width, tile.warps),
+        PTX=ptx, PDL=pdl,
         num_warps=tile.warps, num_stages=tile.stages, **options(pdl),
     )  # fmt: skip
     return out

@@ -28,6 +28,7 @@ from tokenspeed_sdk.contracts.kernel import CallSite
 from tokenspeed_nvidia.kernels.attention_decode import (
     LOG2_E,
     MIN_DOT_ROWS,
+    PART_ELEMENTS,
     Scratch,
     attend_blocks,
     bind_call,
@@ -39,22 +40,20 @@ from tokenspeed_nvidia.kernels.e4m3 import has_ptx
 from tokenspeed_nvidia.kernels.pdl import options, start_dependents, wait_for_inputs
 
 MOST_SPLITS = 32
+FEW_PAIRS = 128
+"""Of a row and a KV head: more give every multiprocessor enough to do in any case."""
+
 SPLITS_ANYWAY = 4
 """However many rows there are, since one may be much longer than the others."""
-
-PROGRAMS_A_UNIT = 2
-"""So many run at a time; a few more would run behind all others."""
 
 DEPENDENT_ROWS = 8
 """With no more rows, the product behind it gains less from an early start than this loses."""
 
-FEWEST_BLOCKS = 3
+FEWEST_TOKENS = 128
 """Of a split: shorter ones cost more to add up than they gain."""
 
 SHORT_CONTEXT = 1024
 """Tokens of a row that is not cut where enough rows are there to fill the GPU."""
-
-PARTS_AT_ONCE = 16
 
 
 @triton.jit
@@ -148,17 +147,28 @@ class Tile:
     warps: int
     stages: int
     splits: int
-    least: int = FEWEST_BLOCKS
+    least: int
 
 
 def choose_tile(head_dim: int, itemsize: int, units: int, pairs: int) -> Tile:
-    """Blocks of 64 tokens at most; splits for PROGRAMS_A_UNIT programs a multiprocessor."""
-    block_n = max(16, min(64, 16384 // (head_dim * itemsize)))
-    at_a_time = units * PROGRAMS_A_UNIT
+    """As measured on an H200, where a block costs latencies more than bytes.
+
+    Warps of one program wait for each other twice a block, so few of them and more programs beat
+    one large program. Splits are for as many programs as run at a time; a few more would run behind
+    all others.
+    """
+    few, wide = pairs <= FEW_PAIRS, max(1, head_dim // 128)
+    if itemsize == 1:
+        block_n, warps, programs = 64, 2 * wide, 4
+    elif itemsize == 2 and few:
+        block_n, warps, programs = 32, wide, 4
+    else:
+        block_n, warps, programs = max(16, min(64, 16384 // (head_dim * itemsize))), 4, 2
+    at_a_time = units * programs
     splits = max(SPLITS_ANYWAY, min(MOST_SPLITS, at_a_time // pairs))
     splits = 1 << (splits.bit_length() - 1)  # rounded down to a power of two
-    least = max(FEWEST_BLOCKS, SHORT_CONTEXT // block_n * pairs // at_a_time)
-    return Tile(block_n, warps=4, stages=2 if itemsize > 2 else 3, splits=splits, least=least)
+    least = max(FEWEST_TOKENS // block_n, SHORT_CONTEXT // block_n * pairs // at_a_time)
+    return Tile(block_n, warps, stages=2 if itemsize > 2 else 3, splits=splits, least=least)
 
 
 @cache
@@ -206,7 +216,7 @@ def attention_split(
     group, pairs = heads // kv_heads, rows * kv_heads
     heads_pad = triton.next_power_of_2(group)
     tile = tile or choose_tile(width, k_cache.element_size(), units, pairs)
-    parts_at_once = max(1, min(PARTS_AT_ONCE, tile.splits, 8192 // (heads_pad * width)))
+    parts_at_once = max(1, min(tile.splits, PART_ELEMENTS * tile.warps // (heads_pad * width)))
     parts = split_scratch(q.device, triton.next_power_of_2(pairs), tile.splits, group, width)
     decode_splits[(pairs, tile.splits)](
         out, q, k_cache, v_cache, page_table, row_slot, kv_len, *scales,

@@ -27,6 +27,7 @@ import triton
 import triton.language as tl
 from tokenspeed_sdk.contracts.kernel import CallSite
 
+from tokenspeed_nvidia.kernels.activation import gated
 from tokenspeed_nvidia.kernels.norm import add_rms_norm_into
 from tokenspeed_nvidia.kernels.pdl import has_pdl, options, start_dependents, wait_for_inputs
 
@@ -45,12 +46,6 @@ H200_UNITS = 132
 
 FEWEST_COLUMNS = 16
 """Rows of x in a tile, at least: with 8, Triton falls back to the matrix instruction of a warp."""
-
-
-@triton.jit
-def gated(gate, up):
-    """silu(gate) * up."""
-    return gate / (1.0 + tl.exp(-gate)) * up
 
 
 @triton.jit
@@ -254,11 +249,13 @@ class Tiling:
         used: weight rows of a tile, of LINES that it has room for; all, where it is gated.
         split: shares of K.
         stages: blocks of weights in flight.
+        warps: of a program.
     """
 
     used: int
     split: int
     stages: int
+    warps: int = 4
 
 
 def choose_tiling(rows: int, n: int, k: int, gate: bool, units: int) -> Tiling:
@@ -313,7 +310,7 @@ def few_rows_linear(
     multiply_rows[(tiles, tiling.split)](
         out, x, weight, bias, parts.parts, parts.arrivals, rows, n, *strides, n, share,
         ROWS=rows_pad, LINES=LINES, USED=tiling.used, BLOCK_K=BLOCK_K, SPLIT=tiling.split,
-        EVEN=k % BLOCK_K == 0, STAGES=tiling.stages, num_warps=4, **shared,
+        EVEN=k % BLOCK_K == 0, STAGES=tiling.stages, num_warps=tiling.warps, **shared,
     )  # fmt: skip
     return out
 

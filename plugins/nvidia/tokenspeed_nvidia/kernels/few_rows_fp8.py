@@ -21,16 +21,17 @@ import triton
 import triton.language as tl
 from tokenspeed_sdk.contracts.kernel import CallSite
 
-from tokenspeed_nvidia.kernels.e4m3 import GROUP, group_scales, saturated
+from tokenspeed_nvidia.kernels.activation import gated
+from tokenspeed_nvidia.kernels.e4m3 import GROUP
 from tokenspeed_nvidia.kernels.few_rows import (
     FEWEST_COLUMNS,
     LINES,
     Tiling,
     finish_tile,
-    gated,
     scratch,
     weight_rows,
 )
+from tokenspeed_nvidia.kernels.fp8_quantize import launch_add_norm_quantize, store_codes
 from tokenspeed_nvidia.kernels.pdl import has_pdl, options, start_dependents, wait_for_inputs
 
 VECTOR_ROWS = 1
@@ -47,19 +48,6 @@ class Quantized:
 
 
 @triton.jit
-def store_codes(codes, scales, value, row, column, groups, K: tl.constexpr, COLUMNS: tl.constexpr):
-    """Quantise COLUMNS values of a row, which start at ``column``, zero where the row has ended."""
-    count: tl.constexpr = COLUMNS // GROUP
-    value = tl.reshape(value, [count, GROUP])
-    scale = group_scales(value)
-    code = saturated(value / scale[:, None])
-    group = column // GROUP + tl.arange(0, count)
-    at = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    tl.store(codes + row * K + at, code.to(codes.dtype.element_ty), mask=at < K)
-    tl.store(scales + row * groups + group, scale, mask=group < groups)
-
-
-@triton.jit
 def quantize_row(
     codes, scales, x, x_stride, groups,
     K: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
@@ -71,30 +59,7 @@ def quantize_row(
     wait_for_inputs(PDL)
     value = tl.load(x + row * x_stride + column, mask=column < K, other=0.0).to(tl.float32)
     start_dependents(PDL)
-    store_codes(codes, scales, value, row, start, groups, K, COLUMNS)
-
-
-@triton.jit
-def add_norm_quantize_row(
-    codes, scales, summed, x, residual, weight, summed_stride, x_stride, residual_stride, groups,
-    eps, K: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """One row: the sum, rounded; its norm, rounded; the codes."""
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, COLUMNS)
-    inside = column < K
-    factor = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    wait_for_inputs(PDL)
-    value = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
-    stream = residual + row * residual_stride + column
-    value += tl.load(stream, mask=inside, other=0.0).to(tl.float32)
-    start_dependents(PDL)
-    rounded = value.to(summed.dtype.element_ty)
-    tl.store(summed + row * summed_stride + column, rounded, mask=inside)
-    value = rounded.to(tl.float32)
-    value *= tl.rsqrt(tl.sum(value * value, axis=0) / K + eps) * factor
-    value = value.to(summed.dtype.element_ty).to(tl.float32)
-    store_codes(codes, scales, value, row, 0, groups, K, COLUMNS)
+    store_codes(codes, scales + row * groups, 1, value, row, start, K, COLUMNS)
 
 
 @triton.jit
@@ -246,13 +211,9 @@ def add_norm_quantize_rows(
     On an H200 several rows lose by dependent launch: they wait where the product in front computes.
     """
     made = _quantized(x)
-    rows, k = x.shape
-    pdl = pdl and rows == 1
-    columns = max(GROUP.value, triton.next_power_of_2(k))
-    add_norm_quantize_row[(rows,)](
-        made.codes, made.scales, summed, x, residual, weight,
-        summed.stride(0), x.stride(0), residual.stride(0), made.scales.shape[1], eps,
-        K=k, COLUMNS=columns, PDL=pdl, num_warps=max(1, min(16, columns // 512)), **options(pdl),
+    launch_add_norm_quantize(
+        made.codes, made.scales, made.scales.stride(), summed, x, residual, weight, eps,
+        pdl=pdl and x.shape[0] == 1,
     )  # fmt: skip
     return made
 
@@ -312,7 +273,7 @@ def product(
     multiply_rows_fp8[(tiles, tiling.split)](
         out, *inputs, parts.parts, parts.arrivals, rows, n, groups, stride, n, share,
         ROWS=rows_pad, LINES=lines, SPLIT=tiling.split, EVEN=k % GROUP.value == 0,
-        STAGES=tiling.stages, num_warps=4, **shared,
+        STAGES=tiling.stages, num_warps=tiling.warps, **shared,
     )  # fmt: skip
     return out
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""linear_fp8@1 for many rows: by cuBLAS through torch, and by a product of tiles.
+"""linear_fp8@1 for many rows, by cuBLAS through torch, and by a product of tiles; by cuBLAS also
+with what stands in front of it: the sum and norm, or the activation.
 
 Tensor cores add products of codes within a block of 128 features in their own short format; each
 block's sum is multiplied with its two scales and added in float32 (DeepSeek-AI, 2024,
@@ -23,7 +24,7 @@ import triton.language as tl
 from tokenspeed_sdk.contracts.kernel import CallSite
 
 from tokenspeed_nvidia.kernels.e4m3 import GROUP
-from tokenspeed_nvidia.kernels.fp8_quantize import Codes, quantize
+from tokenspeed_nvidia.kernels.fp8_quantize import Codes, add_norm_quantize, quantize
 from tokenspeed_nvidia.kernels.pdl import has_pdl, options, start_dependents, wait_for_inputs
 
 ALIGNED_BYTES = 16
@@ -133,9 +134,43 @@ def by_tiles(
     """The op by this module's own product."""
     if not x.shape[0]:
         return x.new_empty((0, weight.shape[0]))
-    tile = choose_tile(x.shape[0], weight.shape[0], units)
-    codes = quantize(x, pdl=pdl)
-    return product(codes, weight, weight_scale, bias, x.dtype, tile=tile, pdl=pdl)
+    return multiply(quantize(x, pdl=pdl), weight, weight_scale, bias, x.dtype, units, pdl)
+
+
+def multiply(
+    x: Codes,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    dtype: torch.dtype,
+    units: int,
+    pdl: bool,
+) -> torch.Tensor:
+    """The product in tiles that suit its size."""
+    tile = choose_tile(x.rows, weight.shape[0], units)
+    return product(x, weight, weight_scale, bias, dtype, tile=tile, pdl=pdl)
+
+
+def multiply_by_cublas(
+    x: Codes, weight: torch.Tensor, weight_scale: torch.Tensor, dtype: torch.dtype, units: int
+) -> torch.Tensor:
+    """The product without a bias; K is a multiple of 512.
+
+    Weights of models are aligned; one that is not is left to tiles.
+    """
+    if (weight.data_ptr() | weight.stride(0)) % ALIGNED_BYTES:
+        return multiply(x, weight, weight_scale, None, dtype, units, False)
+    kind = torch.nn.functional.ScalingType
+    out: torch.Tensor = torch.nn.functional.scaled_mm(
+        x.codes,
+        weight.t(),
+        x.scales.t(),
+        kind.BlockWise1x128,
+        weight_scale.t(),
+        kind.BlockWise128x128,
+        output_dtype=dtype,
+    )
+    return out[: x.rows]
 
 
 def by_cublas(
@@ -145,26 +180,33 @@ def by_cublas(
     bias: torch.Tensor | None = None,
     *,
     units: int,
+    gate: bool = False,
     pdl: bool = False,
 ) -> torch.Tensor:
-    """The op by cuBLAS; K is a multiple of 512 and there is no bias.
+    """linear_fp8@1, or with ``gate`` silu_linear_fp8@1, by cuBLAS."""
+    if not x.shape[0]:
+        return x.new_empty((0, weight.shape[0]))
+    codes = quantize(x, gate=gate, pdl=pdl)
+    return multiply_by_cublas(codes, weight, weight_scale, x.dtype, units)
 
-    Weights of models are aligned; one that is not is left to tiles.
-    """
-    if not x.shape[0] or (weight.data_ptr() | weight.stride(0)) % ALIGNED_BYTES:
-        return by_tiles(x, weight, weight_scale, bias, units=units, pdl=pdl)
-    kind = torch.nn.functional.ScalingType
-    made = quantize(x, pdl=pdl)
-    out: torch.Tensor = torch.nn.functional.scaled_mm(
-        made.codes,
-        weight.t(),
-        made.scales.t(),
-        kind.BlockWise1x128,
-        weight_scale.t(),
-        kind.BlockWise128x128,
-        output_dtype=x.dtype,
-    )
-    return out[: made.rows]
+
+def add_norm_by_cublas(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    summed: torch.Tensor,
+    norm_weight: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    eps: float,
+    *,
+    units: int,
+) -> torch.Tensor:
+    """add_norm_linear_fp8@1 without a gate."""
+    if not x.shape[0]:
+        return x.new_empty((0, weight.shape[0]))
+    codes = add_norm_quantize(summed, x, residual, norm_weight, eps)
+    return multiply_by_cublas(codes, weight, weight_scale, x.dtype, units)
 
 
 def bind_tiles(site: CallSite) -> Callable[..., torch.Tensor]:
@@ -173,3 +215,11 @@ def bind_tiles(site: CallSite) -> Callable[..., torch.Tensor]:
 
 def bind_cublas(site: CallSite) -> Callable[..., torch.Tensor]:
     return partial(by_cublas, units=site.device.units, pdl=has_pdl(site))
+
+
+def bind_silu_cublas(site: CallSite) -> Callable[..., torch.Tensor]:
+    return partial(by_cublas, units=site.device.units, gate=True, pdl=has_pdl(site))
+
+
+def bind_add_norm_cublas(site: CallSite) -> Callable[..., torch.Tensor]:
+    return partial(add_norm_by_cublas, units=site.device.units)

@@ -90,10 +90,13 @@ def chunk_maxima(
 
 
 @triton.jit
-def filters(temperature, top_k, top_p, vocab, winner):
-    """Whether a row has a threshold to find, and its top-k, 0 for none."""
+def filters(temperature, top_k, top_p, vocab):
+    """Whether a row asks for a threshold, and its top-k, 0 for none.
+
+    Asked before anything else is read: most rows of most steps do not.
+    """
     top_k = tl.where(top_k >= vocab, 0, tl.maximum(top_k, 0))
-    return (temperature > 0.0) & (winner != NO_ID) & ((top_k > 0) | (top_p < 1.0)), top_k
+    return (temperature > 0.0) & ((top_k > 0) | (top_p < 1.0)), top_k
 
 
 @triton.jit
@@ -107,22 +110,25 @@ def chunk_masses(
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1)
     temperature = tl.load(temperatures + row)
+    filtered, _ = filters(temperature, tl.load(top_ks + row), tl.load(top_ps + row), vocab)
+    if not filtered:
+        return
     largest, winner = row_maximum(chunk_value, chunk_id, row, chunks, CHUNKS)
-    filtered, _ = filters(temperature, tl.load(top_ks + row), tl.load(top_ps + row), vocab, winner)
-    if filtered:
-        column = chunk * CHUNK + tl.arange(0, CHUNK)
-        value, _ = load_row(logits + row * row_stride, column, vocab)
-        level = (value - largest) / temperature
-        weight = tl.exp(level)
-        at = masses + (row * chunks + chunk) * MASSES
-        tl.store(at + 0, tl.sum((level > -NEAR).to(tl.float32), 0))
-        tl.store(at + 1, tl.sum((level > -MIDDLE).to(tl.float32), 0))
-        tl.store(at + 2, tl.sum((level > -FAR).to(tl.float32), 0))
-        tl.store(at + 3, tl.sum((value > float("-inf")).to(tl.float32), 0))
-        tl.store(at + 4, tl.sum(tl.where(level > -NEAR, weight, 0.0), 0))
-        tl.store(at + 5, tl.sum(tl.where(level > -MIDDLE, weight, 0.0), 0))
-        tl.store(at + 6, tl.sum(tl.where(level > -FAR, weight, 0.0), 0))
-        tl.store(at + 7, tl.sum(weight, 0))
+    if winner == NO_ID:
+        return
+    column = chunk * CHUNK + tl.arange(0, CHUNK)
+    value, _ = load_row(logits + row * row_stride, column, vocab)
+    level = (value - largest) / temperature
+    weight = tl.exp(level)
+    at = masses + (row * chunks + chunk) * MASSES
+    tl.store(at + 0, tl.sum((level > -NEAR).to(tl.float32), 0))
+    tl.store(at + 1, tl.sum((level > -MIDDLE).to(tl.float32), 0))
+    tl.store(at + 2, tl.sum((level > -FAR).to(tl.float32), 0))
+    tl.store(at + 3, tl.sum((value > float("-inf")).to(tl.float32), 0))
+    tl.store(at + 4, tl.sum(tl.where(level > -NEAR, weight, 0.0), 0))
+    tl.store(at + 5, tl.sum(tl.where(level > -MIDDLE, weight, 0.0), 0))
+    tl.store(at + 6, tl.sum(tl.where(level > -FAR, weight, 0.0), 0))
+    tl.store(at + 7, tl.sum(weight, 0))
 
 
 @triton.jit
@@ -182,15 +188,18 @@ def keep_candidates(
     chunk = tl.program_id(1)
     temperature = tl.load(temperatures + row)
     top_p = tl.load(top_ps + row)
+    filtered, top_k = filters(temperature, tl.load(top_ks + row), top_p, vocab)
+    if not filtered:
+        return
     largest, winner = row_maximum(chunk_value, chunk_id, row, chunks, CHUNKS)
-    filtered, top_k = filters(temperature, tl.load(top_ks + row), top_p, vocab, winner)
-    if filtered:
-        cut, numbers, _ = row_candidates(masses, row, chunks, top_k, top_p, CHUNKS)
-        before = tl.sum(tl.where(tl.arange(0, CHUNKS) < chunk, numbers, 0), 0)
-        _, value, keep, upto = chunk_candidates(
-            logits + row * row_stride, chunk, largest, temperature, cut, vocab, CHUNK
-        )
-        tl.store(candidates + row * vocab + before + upto - 1, value, mask=keep)
+    if winner == NO_ID:
+        return
+    cut, numbers, _ = row_candidates(masses, row, chunks, top_k, top_p, CHUNKS)
+    before = tl.sum(tl.where(tl.arange(0, CHUNKS) < chunk, numbers, 0), 0)
+    _, value, keep, upto = chunk_candidates(
+        logits + row * row_stride, chunk, largest, temperature, cut, vocab, CHUNK
+    )
+    tl.store(candidates + row * vocab + before + upto - 1, value, mask=keep)
 
 
 @triton.jit
@@ -297,11 +306,13 @@ def find_limits(
     row = tl.program_id(0).to(tl.int64)
     temperature = tl.load(temperatures + row)
     top_p = tl.load(top_ps + row)
-    largest, winner = row_maximum(chunk_value, chunk_id, row, chunks, CHUNKS)
-    filtered, top_k = filters(temperature, tl.load(top_ks + row), top_p, vocab, winner)
     key = tl.full([], LOWEST_KEY, tl.int32)
     last = tl.full([], NO_ID, tl.int32)
+    filtered, top_k = filters(temperature, tl.load(top_ks + row), top_p, vocab)
+    largest, winner = float("-inf"), NO_ID
     if filtered:
+        largest, winner = row_maximum(chunk_value, chunk_id, row, chunks, CHUNKS)
+    if winner != NO_ID:
         cut, numbers, mass = row_candidates(masses, row, chunks, top_k, top_p, CHUNKS)
         candidates += row * vocab
         count = tl.sum(numbers, 0)
@@ -365,8 +376,10 @@ def race_chunks(
     chunk = tl.program_id(1)
     temperature = tl.load(temperatures + row)
     best, best_id = float("-inf"), NO_ID
-    largest, winner = row_maximum(chunk_value, chunk_id, row, chunks, CHUNKS)
-    if (temperature > 0.0) & (winner != NO_ID):
+    largest, winner = float("-inf"), NO_ID
+    if temperature > 0.0:
+        largest, winner = row_maximum(chunk_value, chunk_id, row, chunks, CHUNKS)
+    if winner != NO_ID:
         column = chunk * CHUNK + tl.arange(0, CHUNK)
         value, _ = load_row(logits + row * row_stride, column, vocab)
         key = order_key(value)

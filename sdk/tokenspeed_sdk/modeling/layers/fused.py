@@ -28,8 +28,12 @@ from tokenspeed_sdk.modeling.rows import Rows
 from tokenspeed_sdk.ops import OPS
 
 MOST_ROWS = 32
-"""Of ``AddNormLinear``'s launch. There, reading the weight is all that takes time; with more rows
-every block would compute norms again that one launch before them computes once."""
+"""Of a launch for few tokens. There, reading the weight is all that takes time; with more, every
+block would compute norms again that one launch before them computes once."""
+
+MANY_ROWS = 129
+"""Tokens from which a launch for a prompt pays: what stands between two products is then bound by
+memory, and one pass over it replaces two. Between the two, the parts' own kernels compete."""
 
 NO_NORM_EPS = 1.0
 """What ``rope_kv_write`` gets where it normalises nothing."""
@@ -43,25 +47,73 @@ def fused_name(parts: Sequence[Layer]) -> str:
     return f"{shared}{{{' + '.join(name.removeprefix(shared) for name in names)}}}"
 
 
+class Packed:
+    """A fused kernel, and the weight of one of its parts as it wants it."""
+
+    def __init__(self, binding: Binding, linear: Linear) -> None:
+        self.call = binding.call
+        self.weights = linear.weights
+        self._pack: Callable[[Any], Any] = binding.pack_weight
+        self._linear = linear
+
+    def pack(self) -> None:
+        """Before the part does: it wants the plain weight."""
+        weight, *rest = self._linear.weights
+        self.weights = (self._pack(weight), *rest)
+
+
+def bind_add_norm(
+    context: BuildContext,
+    norm: AddRMSNorm,
+    linear: Linear,
+    activation: SiluAndMul | None,
+    rows: tuple[int, int | None],
+) -> Packed | None:
+    """The kernel that does norm, linear and activation at once; None: call those."""
+    op = f"add_norm_{linear.op}"
+    if op not in OPS:
+        return None
+    gated = activation is not None
+    parts = ("add_rms_norm@1", linear.op, *(("silu_and_mul@1",) if gated else ()))
+    name = fused_name((norm, linear, activation) if activation else (norm, linear))
+    binding = context.bind_fused(op, name, parts, {**linear.traits, "gated": gated}, rows=rows)
+    return None if binding is None else Packed(binding, linear)
+
+
+def add_norm_linear(
+    fused: Packed, norm: AddRMSNorm, linear: Linear, x: torch.Tensor, residual: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A call of what ``bind_add_norm`` bound: the projection, and the sum."""
+    summed = torch.empty_like(residual)
+    out: torch.Tensor = fused.call(
+        x, residual, summed, norm.weight, *fused.weights, linear.bias, norm.eps
+    )
+    return out, summed
+
+
 class AddNormLinear(Layer):
     """``x, residual [tokens, k] -> projection [tokens, n], residual + x``.
 
-    With up to MOST_ROWS tokens in one launch, which reads the plain weight in the layout that its
-    kernel packs; with more, part by part. Where the layouts of the two are different, both are in
-    memory.
+    In one launch with up to MOST_ROWS tokens, or with MANY_ROWS and more where no activation is
+    behind it and a kernel serves that; else part by part. Each reads the plain weight in the layout
+    that its kernel packs: where layouts are different, all are in memory.
     """
 
     def __init__(
-        self, binding: Binding, norm: AddRMSNorm, linear: Linear, activation: SiluAndMul | None
+        self,
+        few: Packed | None,
+        many: Packed | None,
+        norm: AddRMSNorm,
+        linear: Linear,
+        activation: SiluAndMul | None,
     ) -> None:
         parts = (norm, linear, activation) if activation else (norm, linear)
         super().__init__(fused_name(parts), norm.takes, (parts[-1].gives[0], norm.gives[1]))
         self._norm = norm
         self._linear = linear
         self._activation = activation
-        self._call = binding.call
-        self._pack: Callable[[Any], Any] = binding.pack_weight
-        self._weights = linear.weights
+        self._few = few
+        self._many = many
 
     @classmethod
     def make(
@@ -72,34 +124,22 @@ class AddNormLinear(Layer):
         activation: SiluAndMul | None = None,
     ) -> Self | None:
         """Of a norm and the linear behind it; of a linear of gate and up, the activation too."""
-        op = f"add_norm_{linear.op}"
-        if op not in OPS:
-            return None
-        gated = activation is not None
-        parts = ("add_rms_norm@1", linear.op, *(("silu_and_mul@1",) if gated else ()))
-        binding = context.bind_fused(
-            op,
-            fused_name((norm, linear, activation) if activation else (norm, linear)),
-            parts,
-            {**linear.traits, "gated": gated},
-            rows=(1, MOST_ROWS),
-        )
-        return None if binding is None else cls(binding, norm, linear, activation)
+        few = bind_add_norm(context, norm, linear, activation, (1, MOST_ROWS))
+        plain = activation is None
+        many = bind_add_norm(context, norm, linear, None, (MANY_ROWS, None)) if plain else None
+        return None if few is many is None else cls(few, many, norm, linear, activation)
 
     def run(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        if not 1 <= x.shape[0] <= MOST_ROWS:
+        rows = x.shape[0]
+        fused = self._few if 1 <= rows <= MOST_ROWS else self._many if rows >= MANY_ROWS else None
+        if fused is None:
             return self._part_by_part(x, residual)
-        norm, bias = self._norm, self._linear.bias
-        summed = torch.empty_like(residual)
-        out: torch.Tensor = self._call(
-            x, residual, summed, norm.weight, *self._weights, bias, norm.eps
-        )
-        return out, summed
+        return add_norm_linear(fused, self._norm, self._linear, x, residual)
 
     def pack_weights(self) -> None:
-        """Before the parts do: it wants the plain weight."""
-        weight, *rest = self._linear.weights
-        self._weights = (self._pack(weight), *rest)
+        for fused in (self._few, self._many):
+            if fused is not None:
+                fused.pack()
 
     def _part_by_part(
         self, x: torch.Tensor, residual: torch.Tensor
@@ -107,6 +147,69 @@ class AddNormLinear(Layer):
         hidden, residual = self._norm.run(x, residual)
         out = self._linear.run(hidden)
         return out if self._activation is None else self._activation.run(out), residual
+
+
+class AddNormMlp(Layer):
+    """``x, residual [tokens, k] -> the gated MLP of their norm [tokens, n], residual + x``.
+
+    Below MANY_ROWS tokens the activation belongs to the product in front, which may compute it from
+    its sums. With more it belongs to the one behind, which then quantises what it just computed.
+    """
+
+    def __init__(
+        self,
+        front: AddNormLinear,
+        wide: Packed | None,
+        silu: Packed,
+        parts: tuple[AddRMSNorm, Linear, SiluAndMul, Linear],
+    ) -> None:
+        norm, widen, _, narrow = parts
+        super().__init__(fused_name(parts), norm.takes, (narrow.gives[0], norm.gives[1]))
+        self._front = front
+        self._wide = wide
+        self._silu = silu
+        self._norm = norm
+        self._widen = widen
+        self._narrow = narrow
+
+    @classmethod
+    def make(
+        cls,
+        context: BuildContext,
+        norm: AddRMSNorm,
+        widen: Linear,
+        activation: SiluAndMul,
+        narrow: Linear,
+    ) -> Self | None:
+        """None, too, where no kernel joins activation and product: the shorter runs remain."""
+        op, many = f"silu_{narrow.op}", (MANY_ROWS, None)
+        if op not in OPS:
+            return None
+        name, parts = fused_name((activation, narrow)), ("silu_and_mul@1", narrow.op)
+        silu = context.bind_fused(op, name, parts, narrow.traits, rows=many)
+        front = AddNormLinear.make(context, norm, widen, activation)
+        if silu is None or front is None:
+            return None
+        wide = bind_add_norm(context, norm, widen, None, many)
+        return cls(front, wide, Packed(silu, narrow), (norm, widen, activation, narrow))
+
+    def run(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if x.shape[0] < MANY_ROWS:
+            inner, summed = self._front.run(x, residual)
+            return self._narrow.run(inner), summed
+        if self._wide is None:
+            hidden, summed = self._norm.run(x, residual)
+            pair = self._widen.run(hidden)
+        else:
+            pair, summed = add_norm_linear(self._wide, self._norm, self._widen, x, residual)
+        out: torch.Tensor = self._silu.call(pair, *self._silu.weights, self._narrow.bias)
+        return out, summed
+
+    def pack_weights(self) -> None:
+        self._front.pack_weights()
+        for fused in (self._wide, self._silu):
+            if fused is not None:
+                fused.pack()
 
 
 class RopeAttention(Layer):

@@ -44,6 +44,19 @@ def add_norm_linear(grid: Grid) -> Iterator[Case]:
     yield from recast(fused.add_norm_linear(grid), "add_norm_linear_fp8@1", coded)
 
 
+def silu_linear(grid: Grid) -> Iterator[Case]:
+    """The same behind an activation: gate and up are as far from the next row as ``x`` was."""
+
+    def coded(inputs: Inputs, args: Args) -> Args:
+        gate, weight, bias = args
+        up = inputs.random(*gate.shape)
+        gap = (gate.stride(0) - gate.shape[1]) // 2
+        pair = inputs.place(torch.cat((gate, up), 1), gap)
+        return (pair, *_weight(inputs, weight), bias)
+
+    yield from recast(rows.linear(grid), "silu_linear_fp8@1", coded)
+
+
 def kv_write(grid: Grid) -> Iterator[Case]:
     """A key and a value that are too large for a code."""
 
