@@ -15,9 +15,9 @@ for folder in ("engine", "e2e"):
     sys.path.insert(0, str(Path(__file__).parent.parent / folder))
 
 from real_server import Server  # noqa: E402
-from tiny_engine import cpu, delaying, replaying, tiny_llama  # noqa: E402
+from tiny_engine import cpu, delaying, replaying, tiny_llama, tiny_llama_of_two  # noqa: E402
 
-__all__ = ["cpu", "delaying", "replaying", "tiny_llama"]
+__all__ = ["cpu", "delaying", "replaying", "tiny_llama", "tiny_llama_of_two"]
 
 STRICT = """\
 {%- for message in messages -%}

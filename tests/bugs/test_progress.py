@@ -126,44 +126,23 @@ def test_c51_a_step_all_of_whose_rows_are_aborted(tiny_llama: Path, delaying: De
 
 
 @pytest.fixture(scope="module")
-def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Llama whose heads are as large as the CPU's kernels want them."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(64)
-    config = LlamaConfig(
-        vocab_size=97,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=256,
-        initializer_range=0.5,
-    )
-    folder = tmp_path_factory.mktemp("clean")
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def poisoned(clean: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with a token that makes NaN of all that sees it."""
+def poisoned(tiny_llama_of_two: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a token that makes NaN of all that sees it."""
     folder = tmp_path_factory.mktemp("poisoned")
-    shutil.copytree(clean, folder, dirs_exist_ok=True)
-    tensors = load_file(clean / "model.safetensors")
+    shutil.copytree(tiny_llama_of_two, folder, dirs_exist_ok=True)
+    tensors = load_file(tiny_llama_of_two / "model.safetensors")
     tensors["model.embed_tokens.weight"][POISON] = torch.nan
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 
 def test_c64_numbers_that_are_none_stay_with_their_request(
-    clean: Path, poisoned: Path, delaying: Device
+    tiny_llama_of_two: Path, poisoned: Path, delaying: Device
 ) -> None:
     """Beside it and, in its pages, after it, everybody is answered as if it had not been."""
     luck = random.Random(64)
     asked = [random_prompt(luck, luck.randrange(5, 30)) for _ in range(40)]
-    wanted = [greedy(clean, prompt, 8) for prompt in asked]
+    wanted = [greedy(tiny_llama_of_two, prompt, 8) for prompt in asked]
     requests = []
     for i, prompt in enumerate(asked):
         requests.append(submit(i, prompt, 8))

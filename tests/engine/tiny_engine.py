@@ -13,9 +13,8 @@ from tokenspeed_sdk.contracts.platform import Device
 from tokenspeed_sdk.testing.platform.devices import DelayingDevice, ReplayingDevice
 
 
-@pytest.fixture(scope="session")
-def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two layers, 97 tokens of vocabulary; logits far enough apart to compare ids."""
+def make_tiny_llama(folder: Path, heads: int) -> Path:
+    """Two layers of width 32, 97 tokens of vocabulary; logits far enough apart to compare ids."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(7)
@@ -24,14 +23,25 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
         max_position_embeddings=256,
         initializer_range=0.5,
     )
-    folder = tmp_path_factory.mktemp("tiny-llama")
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Heads of 8 elements, which torch's kernels serve."""
+    return make_tiny_llama(tmp_path_factory.mktemp("tiny-llama"), heads=4)
+
+
+@pytest.fixture(scope="session")
+def tiny_llama_of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Heads of 16 elements, as large as the CPU's own kernels want them."""
+    return make_tiny_llama(tmp_path_factory.mktemp("tiny-llama-of-two"), heads=2)
 
 
 @pytest.fixture

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""What several folders of tests need: plans with grammar backends that the test writes."""
+"""What several folders of tests need: plans with plugins that the test writes."""
 
 from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
+from tokenspeed.plugins.choose.lists import Lists
 from tokenspeed.plugins.plan import Planned, PluginPlan
 
 _numbers = itertools.count(1)
@@ -52,33 +54,56 @@ class Backend:
 
 
 @pytest.fixture
-def grammar_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PluginPlan]:
+def plan_of_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PluginPlan]:
+    """``plan_of_sources("observer", "Observer", {"good": "class Observer: ..."})``: a plan with a
+    plugin of one module for each source.
+
+    ``needs={"good": ("token_ids",)}`` is what the manifests say.
+    """
+
+    def make(
+        contract: str,
+        attribute: str,
+        sources: Mapping[str, str],
+        *,
+        needs: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+        lists: Lists = Lists(),  # noqa: B008 (frozen)
+    ) -> PluginPlan:
+        folder = tmp_path / f"plugins{next(_numbers)}"
+        folder.mkdir()
+        monkeypatch.syspath_prepend(folder)
+        planned = []
+        for name, source in sources.items():
+            module = f"{contract}_{name}_{next(_numbers)}"
+            (folder / f"{module}.py").write_text(textwrap.dedent(source))
+            planned.append(
+                Planned(
+                    contract=contract,
+                    name=name,
+                    value=f"{module}:{attribute}",
+                    distribution=f"{name}-wheel",
+                    version="1.2",
+                    number="1.0",
+                    claims=(name,),
+                    needs=needs.get(name, ()),
+                    plugin=name,
+                )
+            )
+        return PluginPlan.make("fake", planned, lists)
+
+    return make
+
+
+@pytest.fixture
+def grammar_plan(plan_of_sources: Callable[..., PluginPlan]) -> Callable[..., PluginPlan]:
     """``grammar_plan(one=50, two=60)``: a plan with backends of these names and scores.
 
     Another source than ``SOURCE`` may be given for all, with {name!r} and {score} in it.
     """
 
     def make(source: str = SOURCE, **scores: int) -> PluginPlan:
-        folder = tmp_path / f"grammars{next(_numbers)}"
-        folder.mkdir()
-        monkeypatch.syspath_prepend(folder)
-        planned = []
-        for name, score in scores.items():
-            module = f"grammar_{name}_{next(_numbers)}"
-            text = textwrap.dedent(source).format(name=name, score=score)
-            (folder / f"{module}.py").write_text(text)
-            planned.append(
-                Planned(
-                    contract="grammar",
-                    name=name,
-                    value=f"{module}:Backend",
-                    distribution=f"{name}-wheel",
-                    version="1.2",
-                    number="1.0",
-                    claims=(name,),
-                    plugin=name,
-                )
-            )
-        return PluginPlan.make("fake", planned)
+        written = textwrap.dedent(source)
+        sources = {name: written.format(name=name, score=score) for name, score in scores.items()}
+        return plan_of_sources("grammar", "Backend", sources)
 
     return make

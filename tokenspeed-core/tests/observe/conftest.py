@@ -2,54 +2,32 @@
 # SPDX-FileCopyrightText: The TokenSpeed authors
 from __future__ import annotations
 
-import itertools
-import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from tokenspeed.plugins.choose.lists import Lists
-from tokenspeed.plugins.plan import Planned, PluginPlan
+from tokenspeed.plugins.plan import PluginPlan
 from tokenspeed_sdk.contracts.observer import EVENTS, Event
-
-_numbers = itertools.count()
 
 
 @pytest.fixture
-def plan_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PluginPlan]:
+def plan_of(plan_of_sources: Callable[..., PluginPlan]) -> Callable[..., PluginPlan]:
     """``plan_of(good="class Observer: ...")``: a plan with an observer for each source.
 
     ``needs={"good": ("token_ids",)}`` is what the manifests say; ``named``: allowed by name.
     """
 
     def make(
-        needs: dict[str, tuple[str, ...]] | None = None,
+        needs: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
         named: tuple[str, ...] = (),
         **sources: str,
     ) -> PluginPlan:
-        folder = tmp_path / f"plugins{next(_numbers)}"
-        folder.mkdir()
-        monkeypatch.syspath_prepend(folder)
-        planned = []
-        for name, source in sources.items():
-            module = f"observer_{name}_{next(_numbers)}"
-            (folder / f"{module}.py").write_text(textwrap.dedent(source))
-            planned.append(
-                Planned(
-                    contract="observer",
-                    name=name,
-                    value=f"{module}:Observer",
-                    distribution=f"{name}-wheel",
-                    version="1.2",
-                    number="1.0",
-                    needs=(needs or {}).get(name, ()),
-                    plugin=name,
-                )
-            )
         lists = Lists(allow={"observer": named}) if named else Lists()
-        return PluginPlan.make("cpu", planned, lists)
+        return plan_of_sources("observer", "Observer", sources, needs=needs, lists=lists)
 
     return make
 

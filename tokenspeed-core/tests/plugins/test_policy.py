@@ -14,6 +14,7 @@ from tokenspeed.plugins.errors import (
     WheelAbsentError,
 )
 from tokenspeed.plugins.host import resolve_installed
+from tokenspeed_sdk.contracts.manifest import CONTRACTS
 
 pytestmark = pytest.mark.rule("R6")
 
@@ -56,7 +57,7 @@ def test_a_mismatched_plugin_that_is_not_used_says_both_numbers(site):
     site.platform("acme-gpu", "acme")
     newer(site, "observer")
     (row,) = resolve_installed().others
-    assert "contract number 9.9; this engine serves 1.2" in row.why
+    assert f"contract number 9.9; this engine serves {CONTRACTS['observer']}" in row.why
 
 
 @pytest.mark.parametrize("break_it", [unreadable, newer])
