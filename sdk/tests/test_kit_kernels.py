@@ -349,6 +349,21 @@ def ignores_group(call: Call) -> Call:
     return modulo
 
 
+def sees_later_guesses(call: Call) -> Call:
+    """All queries of a run see what its last one does."""
+
+    def fault(
+        q: Any, keys: Any, values: Any, table: Any, slot: Any, kv_len: Any, *rest: Any
+    ) -> Any:
+        longest = kv_len.clone()
+        for row in reversed(range(len(slot) - 1)):
+            if slot[row] == slot[row + 1] and kv_len[row] + 1 == kv_len[row + 1]:
+                longest[row] = longest[row + 1]
+        return call(q, keys, values, table, slot, longest, *rest)
+
+    return fault
+
+
 def window_of_one_more(call: Call) -> Call:
     assert isinstance(call, partial)
     window = call.keywords["window"]
@@ -512,6 +527,10 @@ MUTANTS = [
     ("rope_kv_write_fp8@1", clears_pages_fp8, "rows1_2", "is written where"),
     ("attention_decode_fp8@1", swaps(6), "length16-", "is off by"),
     ("attention_prefill_fp8@1", swaps(7), "batch", "is off by"),
+    ("attention_verify@1", sees_later_guesses, "run17-", "is off by"),
+    ("attention_verify@1", answers_dead_rows, "batch", "is not zero in rows"),
+    ("attention_verify@1", window_of_one_more, "window9", "is off by"),
+    ("attention_verify_fp8@1", swaps(6), "run16-", "is off by"),
     ("rms_norm@1", takes_eps(1e-6), "rows1-37", "is off by"),
     ("add_rms_norm@1", takes_eps(0.0999), "rows1-200", "is off by"),
     ("linear@1", returns_float64, "rows1", "has dtype torch.float64, not torch.float32"),

@@ -95,6 +95,20 @@ def test_decode(page: int, window: int | None) -> None:
     assert not out[1].any(), "a dead row gives zeros"
 
 
+@pytest.mark.parametrize("window", [None, 3])
+def test_a_run_is_a_prompts_last_tokens(window: int | None) -> None:
+    """Three rows of one slot, two of another: what prefill gives of five new tokens."""
+    cache = Paged({3: 5, 1: 2}, 4)
+    q = torch.randn(5, HEADS, HEAD_DIM, dtype=DOUBLE)
+    pages = (cache.k_cache, cache.v_cache, cache.table)
+    slots = [torch.tensor(each, dtype=I32) for each in ([3, 3, 3, 1, 1], [3, 1])]
+    starts, lengths = (torch.tensor(each, dtype=I32) for each in ([0, 3, 5], [5, 2]))
+    seen = torch.tensor([3, 4, 5, 1, 2], dtype=I32)
+    out = ops.attention_verify(q, *pages, slots[0], seen, 0.3, window=window)
+    expected = ops.attention_prefill(q, *pages, slots[1], starts, lengths, 0.3, window=window)
+    torch.testing.assert_close(out, expected)
+
+
 def test_one_token_attends_to_itself() -> None:
     cache = Paged({1: 1}, 4)
     q = torch.randn(1, HEADS, HEAD_DIM, dtype=DOUBLE)

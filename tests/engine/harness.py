@@ -170,6 +170,7 @@ def engine(
         page_size=page_size,
         quantization=quantization,
         kv_dtype=kv_dtype,
+        row_tokens=row_tokens,
     )
     model = LlamaForCausalLM.build(config, context)
     load_weights(model.weight_map(), folder)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from tokenspeed.engine.grammar import GrammarLoader, Grammars
 from tokenspeed.engine.graphs import MOST_VERIFIED, StepKind, graph_sizes, verify_sizes
 from tokenspeed.engine.speculation import Speculation
 from tokenspeed.messages import Sampling
+from tokenspeed_sdk.contracts.kernel import Binding, CallSite
 from tokenspeed_sdk.contracts.platform import Device
+from tokenspeed_sdk.ops import ReferenceResolver
 
 DECODE, VERIFY = StepKind(), StepKind(verifies=True)
 VERIFY_MASKED = StepKind(verifies=True, samples=False)
@@ -67,6 +70,36 @@ def test_answers_are_those_of_transformers(
     assert speculation.accepted == speculation.drafted * (wrong == 0.0) or wrong == 0.3
     if wrong == 1.0:  # then requests are left alone, and their steps overlap
         assert buckets(replays, DECODE)
+
+
+def test_runs_of_rows_have_an_op_of_their_own(tiny_llama: Path, replaying: Device) -> None:
+    """Where a kernel is for it; every layer calls it for steps with guesses, and for no others."""
+    calls: Counter[str] = Counter()
+
+    class Counting(ReferenceResolver):
+        def bind(self, site: CallSite) -> Binding:
+            bound = super().bind(site)
+
+            def call(*args: Any) -> Any:
+                calls[site.op] += 1
+                return bound.call(*args)
+
+            return replace(bound, call=call) if site.op.startswith("attention") else bound
+
+    asked = prompts(3, seed=25)
+    right = {n: greedy(tiny_llama, p, 24) for n, p in enumerate(asked)}
+    speculation = Speculation(Knowing({n: right[n] for n in (0, 1)}, 0.3), MOST, VOCABULARY)
+    with watched(tiny_llama, replaying, kernels=Counting(fuse=True)) as (it, replays):
+        calls.clear()  # those of the captures
+        submits = [submit(n, p, 24) for n, p in enumerate(asked)]
+        answers = it.run(all_at_once(submits), speculation=speculation).answers
+    assert {n: answer.tokens for n, answer in answers.items()} == right
+    layers = 2
+    of_kind = Counter[StepKind]()
+    for (kind, _), count in replays.items():
+        of_kind[kind] += count
+    assert calls["attention_verify@1"] == layers * of_kind[VERIFY] > 0
+    assert calls["attention_decode@1"] >= layers * of_kind[DECODE] > 0  # more beside prompts
 
 
 def test_sampled_answers_are_those_without_guesses(tiny_llama: Path, replaying: Device) -> None:

@@ -49,6 +49,7 @@ def build(gpu: Any, kernels: Any, folder: Path, dtype: str) -> tuple[Any, Any, A
         dtype=dtype,
         max_model_len=CONTEXT,
         page_size=PAGE,
+        row_tokens=1 + GUESSES,
     )
     model = LlamaForCausalLM.build(config, context)
     load_weights(model.weight_map(), folder)

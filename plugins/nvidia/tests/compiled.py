@@ -31,6 +31,7 @@ from tokenspeed_nvidia.kernels import (
     attention_decode,
     attention_prefill,
     attention_split,
+    attention_verify,
     few_rows,
     few_rows_fp8,
     fp8_linear,
@@ -86,6 +87,16 @@ def run_decode(
             q, *paged(8, 128, E4M3 if fp8 else dtype), ints(count), ints(count), 0.1,
             kv_scales() if fp8 else (None, None), window=None, units=UNITS[arch],
             pdl=arch == "sm_90", ptx=arch.startswith("sm_"),
+        )  # fmt: skip
+
+
+def run_verify(arch: str, fp8: bool = False) -> None:
+    """Runs of eight, four query heads for each KV head."""
+    for count in (8, 64):
+        attention_verify.attention_verify(
+            meta(count, 48, 128)[:, :32], *paged(8, 128, E4M3 if fp8 else torch.bfloat16),
+            ints(count), ints(count), 0.1, kv_scales() if fp8 else (None, None), window=None,
+            queries=8, units=UNITS[arch], pdl=arch == "sm_90", ptx=arch.startswith("sm_"),
         )  # fmt: skip
 
 
@@ -190,6 +201,8 @@ RUNS: dict[str, Callable[[str], None]] = {
     "decode": run_decode,
     "decode_fp32": lambda arch: run_decode(arch, rows=1, dtype=torch.float32),
     "decode_fp8": lambda arch: run_decode(arch, fp8=True),
+    "verify": run_verify,
+    "verify_fp8": lambda arch: run_verify(arch, fp8=True),
     "prefill": run_prefill,
     "prefill_fp8": lambda arch: run_prefill(arch, fp8=True),
     "prefill_256": lambda arch: run_prefill(arch, head_dim=256),

@@ -49,8 +49,8 @@ interpreter._convert_float = right_floats
 FEW_UNITS = replace(H100, units=3)
 """So that decode splits rows."""
 
-PRODUCTS = ("attention_decode@1", "attention_prefill@1")
-FP8_PRODUCTS = ("attention_decode_fp8@1", "attention_prefill_fp8@1")
+PRODUCTS = ("attention_decode@1", "attention_prefill@1", "attention_verify@1")
+FP8_PRODUCTS = ("attention_decode_fp8@1", "attention_prefill_fp8@1", "attention_verify_fp8@1")
 FEW_ROWS = ("add_norm_linear@1", "linear@1")
 FP8_FEW_ROWS = ("add_norm_linear_fp8@1", "linear_fp8@1")
 MANY_CASES = ("rope_kv_write@1",)

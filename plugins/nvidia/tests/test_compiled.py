@@ -24,15 +24,16 @@ if importlib.util.find_spec("triton") is None:
 
 RUNS = {
     "sm_90": (
-        "decode", "decode_fp8", "prefill", "prefill_fp8", "prefill_256", "sample",
-        "adjusted", "small", "few_rows", "few_rows_fp8", "fp8_linear", "rope_kv_write",
+        "decode", "decode_fp8", "verify", "verify_fp8", "prefill", "prefill_fp8", "prefill_256",
+        "sample", "adjusted", "small", "few_rows", "few_rows_fp8", "fp8_linear", "rope_kv_write",
     ),
-    "sm_100": ("decode", "prefill", "small", "rope_kv_write"),
-    "gfx950": ("decode", "prefill", "small", "rope_kv_write"),
+    "sm_100": ("decode", "verify", "prefill", "small", "rope_kv_write"),
+    "gfx950": ("decode", "verify", "prefill", "small", "rope_kv_write"),
 }  # fmt: skip
 MATRIX = {
     ("sm_90", "decode_units"): "mma.sync.aligned.m16n8k16",
     ("sm_90", "decode_splits"): "mma.sync.aligned.m16n8k16",
+    ("sm_90", "verify_units"): "mma.sync.aligned.m16n8k16",
     ("sm_90", "prefill_blocks"): "wgmma.mma_async",
     ("sm_90", "multiply_rows"): "wgmma.mma_async",
     ("sm_90", "multiply_rows_fp8"): "wgmma.mma_async",

@@ -46,6 +46,9 @@ SPLIT_ROWS = 16
 MOST_SPLIT_ROWS = 128
 """Where rows are many and equally long it can be, too: to be measured."""
 
+MOST_LINES = 64
+"""Queries of a run times query heads of a KV head: more would not fit in a program's registers."""
+
 Refusal = str | None
 Check = Callable[[CallSite], Refusal]
 
@@ -134,6 +137,8 @@ def kernels() -> tuple[Kernel, ...]:
         _flashinfer("attention_prefill_fp8@1", "flashinfer_prefill:bind", fa3, installed, _e4m3),
         _triton("attention_decode_fp8@1", "attention_decode:bind", *fp8_kv),
         _split("attention_decode_fp8@1", _e4m3, _half),
+        _triton("attention_verify@1", "attention_verify:bind", _head_dim, _page, _lines),
+        _triton("attention_verify_fp8@1", "attention_verify:bind", *fp8_kv, _lines),
         _flashinfer("attention_decode@1", "flashinfer:bind", 80, installed),
     )
 
@@ -263,6 +268,17 @@ def _page(site: CallSite) -> Refusal:
     if isinstance(page, int) and page > 0:
         return None
     return f"needs a page size in tokens; the site states {page}"
+
+
+def _lines(site: CallSite) -> Refusal:
+    heads, kv_heads, queries = (site.traits[name] for name in ("heads", "kv_heads", "queries"))
+    assert isinstance(heads, int)
+    assert isinstance(kv_heads, int)
+    assert isinstance(queries, int)
+    lines = heads // kv_heads * queries
+    if lines <= MOST_LINES:
+        return None
+    return f"takes up to {MOST_LINES} queries of a KV head at once; the site has {lines}"
 
 
 def _at_most(trait: str, limit: int, site: CallSite) -> Refusal:

@@ -30,6 +30,8 @@ PUBLIC_OPS = (
     "attention_decode_fp8@1",
     "attention_prefill@1",
     "attention_prefill_fp8@1",
+    "attention_verify@1",
+    "attention_verify_fp8@1",
     "embedding@1",
     "gather_rows@1",
     "kv_write@1",

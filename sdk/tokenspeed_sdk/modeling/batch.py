@@ -40,6 +40,8 @@ class ForwardBatch:
         host_query_start, host_kv_len: the same as without ``host_``, on the host; None while the
             step is captured, since they change from replay to replay.
         caches: one view per cache group, in the order of the model's declaration.
+        has_runs: decode rows may be of one slot, each a token longer than the one in front: a
+            request's next token and guesses at those behind it.
     """
 
     token_ids: torch.Tensor
@@ -54,3 +56,4 @@ class ForwardBatch:
     caches: tuple[CacheView, ...]
     host_query_start: torch.Tensor | None = None
     host_kv_len: torch.Tensor | None = None
+    has_runs: bool = False

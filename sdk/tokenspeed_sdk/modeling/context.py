@@ -40,6 +40,7 @@ class BuildContext:
         quantization: format of the weights of linears: "fp8", "int8", or None for ``dtype``.
             Embeddings stay in ``dtype``, and with "fp8" the head.
         kv_dtype: dtype of the caches: "float8_e4m3fn", or None for ``dtype``.
+        row_tokens: most tokens of a decode row: one, and guesses that are verified.
     """
 
     kernels: KernelResolver
@@ -52,6 +53,7 @@ class BuildContext:
     role: str = "main"
     quantization: str | None = None
     kv_dtype: str | None = None
+    row_tokens: int = 1
 
     def __post_init__(self) -> None:
         """ValueError: a format that no layer knows."""

@@ -16,8 +16,12 @@ from tokenspeed_sdk.ops.activation import silu_and_mul
 from tokenspeed_sdk.ops.add_norm_linear import add_norm_linear
 from tokenspeed_sdk.ops.add_norm_linear_fp8 import add_norm_linear_fp8
 from tokenspeed_sdk.ops.adjust_logits import adjust_logits
-from tokenspeed_sdk.ops.attention import attention_decode, attention_prefill
-from tokenspeed_sdk.ops.attention_fp8 import attention_decode_fp8, attention_prefill_fp8
+from tokenspeed_sdk.ops.attention import attention_decode, attention_prefill, attention_verify
+from tokenspeed_sdk.ops.attention_fp8 import (
+    attention_decode_fp8,
+    attention_prefill_fp8,
+    attention_verify_fp8,
+)
 from tokenspeed_sdk.ops.catalog import OPS
 from tokenspeed_sdk.ops.embedding import embedding
 from tokenspeed_sdk.ops.gather import gather_rows
@@ -51,6 +55,8 @@ __all__ = [
     "attention_decode_fp8",
     "attention_prefill",
     "attention_prefill_fp8",
+    "attention_verify",
+    "attention_verify_fp8",
     "embedding",
     "gather_rows",
     "kv_write",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""attention_prefill@1 and attention_decode@1: causal attention over paged KV.
+"""attention_prefill@1, attention_decode@1, attention_verify@1: causal attention over paged KV.
 
 Scaled dot-product attention: Vaswani et al., 2017, arXiv:1706.03762; grouped query heads: Ainslie
 et al., 2023, arXiv:2305.13245; pages: Kwon et al., 2023, arXiv:2309.06180.
@@ -92,6 +92,46 @@ def attention_decode(
         ValueError: a shape or dtype is wrong, or an index lies outside its tensor.
     """
     args = Args("attention_decode@1")
+    args.tensor("q", q, "R Hq D", FLOATS)
+    rows = PagedRows(k_cache, v_cache, page_table, row_slot, kv_len)
+    rows.check(args, q, FLOATS)
+    args.same_dtype(q=q, k_cache=k_cache, v_cache=v_cache)
+    return decode_rows(q, rows, scale, window)
+
+
+def attention_verify(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    page_table: torch.Tensor,
+    row_slot: torch.Tensor,
+    kv_len: torch.Tensor,
+    scale: float,
+    *,
+    window: int | None,
+) -> torch.Tensor:
+    """``attention_decode`` where some rows are of one slot: a token, and guesses at what follows.
+
+    Rows that follow each other, of one slot and each a token longer than the one in front, are a
+    run, of at most as many rows as the site has ``queries``. A kernel may read the keys and values
+    of a run once; what is computed does not depend on it.
+
+    Args:
+        q: [R, Hq, D] floating.
+        k_cache, v_cache: [P, Hkv, page, D] in the dtype of ``q``.
+        page_table: [S2, M] int32; row s lists the pages of slot s in token order.
+        row_slot: [R] int32, each in [0, S2).
+        kv_len: [R] int32, tokens that a row sees, its own included; 0 for a dead row.
+        scale: factor of the scores, usually ``D ** -0.5``.
+        window: keys that a query sees, itself included; None for all.
+
+    Returns:
+        [R, Hq, D] in the dtype of ``q``; zeros for dead rows.
+
+    Raises:
+        ValueError: a shape or dtype is wrong, or an index lies outside its tensor.
+    """
+    args = Args("attention_verify@1")
     args.tensor("q", q, "R Hq D", FLOATS)
     rows = PagedRows(k_cache, v_cache, page_table, row_slot, kv_len)
     rows.check(args, q, FLOATS)
@@ -232,4 +272,11 @@ ATTENTION_DECODE = Op(
     keywords=("window",),
     result=attended,
     example=examples.attention_decode,
+)
+ATTENTION_VERIFY = Op(
+    "attention_verify@1",
+    attention_verify,
+    (*TRAITS, "queries"),
+    keywords=("window",),
+    result=attended,
 )

@@ -11,8 +11,12 @@ from tokenspeed_sdk.ops.activation import SILU_AND_MUL
 from tokenspeed_sdk.ops.add_norm_linear import ADD_NORM_LINEAR
 from tokenspeed_sdk.ops.add_norm_linear_fp8 import ADD_NORM_LINEAR_FP8
 from tokenspeed_sdk.ops.adjust_logits import ADJUST_LOGITS
-from tokenspeed_sdk.ops.attention import ATTENTION_DECODE, ATTENTION_PREFILL
-from tokenspeed_sdk.ops.attention_fp8 import ATTENTION_DECODE_FP8, ATTENTION_PREFILL_FP8
+from tokenspeed_sdk.ops.attention import ATTENTION_DECODE, ATTENTION_PREFILL, ATTENTION_VERIFY
+from tokenspeed_sdk.ops.attention_fp8 import (
+    ATTENTION_DECODE_FP8,
+    ATTENTION_PREFILL_FP8,
+    ATTENTION_VERIFY_FP8,
+)
 from tokenspeed_sdk.ops.embedding import EMBEDDING
 from tokenspeed_sdk.ops.gather import GATHER_ROWS
 from tokenspeed_sdk.ops.kv_write import KV_WRITE
@@ -53,6 +57,8 @@ OPS: Mapping[str, Op] = MappingProxyType(
             ATTENTION_PREFILL_FP8,
             ATTENTION_DECODE,
             ATTENTION_DECODE_FP8,
+            ATTENTION_VERIFY,
+            ATTENTION_VERIFY_FP8,
             SILU_AND_MUL,
             SILU_LINEAR_FP8,
             GATHER_ROWS,

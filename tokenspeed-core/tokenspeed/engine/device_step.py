@@ -223,4 +223,5 @@ class DeviceStep:
             caches=self._caches,
             host_query_start=None if host is None else torch.arange(tokens + 1, dtype=torch.int32),
             host_kv_len=None if host is None else host.positions[:tokens] + 1,
+            has_runs=True,
         )

@@ -198,6 +198,7 @@ def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox, doing: Tell) -> Lo
         torch_device=device.torch_device,
         max_model_len=longest_request(config, read.size("max_position_embeddings")),
         page_size=config.page_size,
+        row_tokens=config.row_tokens,
         **asdict(formats),
     )
     model_config = entry.read_config(raw)

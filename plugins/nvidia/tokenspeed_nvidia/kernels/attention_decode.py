@@ -88,10 +88,12 @@ def attend_blocks(
     k_stride_p, k_stride_h, k_stride_t, v_stride_p, v_stride_h, v_stride_t,
     WINDOW: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PTX: tl.constexpr,
+    line_length=None, LINE_WINDOW: tl.constexpr = 0,
 ):  # fmt: skip
     """Online softmax over the KV blocks [first, last) of one unit: maximum, sum and output.
 
-    Products are of the dtype of ``queries``.
+    Products are of the dtype of ``queries``. Its lines see ``length`` tokens and WINDOW of them,
+    unless each has a ``line_length`` of its own, and LINE_WINDOW.
     """
     column = tl.arange(0, WIDTH)
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
@@ -109,7 +111,13 @@ def attend_blocks(
         keys = tl.load(k_cache + key_at[:, None] + column[None, :], mask=seen[:, None], other=0.0)
         keys = tl.trans(keys.to(queries.dtype))
         scores = tl.dot(queries, keys, input_precision="ieee") * scale_log2
-        scores = tl.where(seen[None, :], scores, float("-inf"))
+        if line_length is None:
+            scores = tl.where(seen[None, :], scores, float("-inf"))
+        else:
+            of_line = token[None, :] < line_length[:, None]
+            if LINE_WINDOW > 0:
+                of_line = of_line & (token[None, :] >= line_length[:, None] - LINE_WINDOW)
+            scores = tl.where(of_line, scores, float("-inf"))
         raised = tl.maximum(highest, tl.max(scores, axis=1))
         base = tl.where(raised == float("-inf"), 0.0, raised)
         weights = tl.exp2(scores - base[:, None])

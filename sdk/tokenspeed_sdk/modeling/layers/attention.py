@@ -44,7 +44,8 @@ class Attention(Layer):
     """``q, k, v [tokens, heads, head_dim], rows -> [tokens, heads * head_dim]``.
 
     Writes keys and values into the cache, then attends: decode rows, which come first in a batch,
-    with one kernel, prefill rows with the other. ``scale`` is ``head_dim ** -0.5`` unless given.
+    with one kernel, prefill rows with the other. Decode rows that may be runs have a third where
+    one is for them. ``scale`` is ``head_dim ** -0.5`` unless given.
 
     Over eight-bit pages (``kv_dtype`` of the context) a stored number times its scale is the key or
     value. The two scales of a layer are fixed while it lives, so a page has no state of its own:
@@ -85,6 +86,19 @@ class Attention(Layer):
         )
         self._prefill, self._planned_prefill = prefill, _planned(prefill)
         self._decode, self._planned_decode = decode, _planned(decode)
+        self._verify = self._bind_verify(context, suffix)
+
+    def _bind_verify(self, context: BuildContext, suffix: str) -> BoundKernel | None:
+        """For runs; None: they are not to come, or are rows like all others."""
+        if context.row_tokens == 1:
+            return None
+        binding = context.bind_fused(
+            f"attention_verify{suffix}",
+            self.name,
+            (f"attention_decode{suffix}",),
+            {**self.traits, "window": None, "queries": context.row_tokens},
+        )
+        return None if binding is None else binding.call
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: Rows) -> torch.Tensor:
         batch = rows.batch
@@ -140,6 +154,9 @@ class Attention(Layer):
         self, q: torch.Tensor, cache: tuple[torch.Tensor, ...], rows: Rows, part: RowRange
     ) -> torch.Tensor:
         args = (q, *cache, part.row_slot, part.kv_len, *self.scales, self._scale)
+        if rows.batch.has_runs and self._verify is not None:
+            verified: torch.Tensor = self._verify(*args)
+            return verified
         return self._call(self._decode, self._planned_decode, args, rows, part)
 
     def _run_prefill(

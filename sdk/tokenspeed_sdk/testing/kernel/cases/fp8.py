@@ -89,6 +89,11 @@ def attention_decode(grid: Grid) -> Iterator[Case]:
     yield from recast(paged.attention_decode(grid), "attention_decode_fp8@1", _attention)
 
 
+def attention_verify(grid: Grid) -> Iterator[Case]:
+    """What no row owns is NaN here, too."""
+    yield from recast(paged.attention_verify(grid), "attention_verify_fp8@1", _attention)
+
+
 def _attention(inputs: Inputs, args: Args) -> Args:
     *before, scale = _caches(args, 1)
     return (*before, *_scales(inputs), scale)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Cases of the ops on paged memory: kv_write, attention_prefill, attention_decode.
+"""Cases of the ops on paged memory: kv_write, attention_prefill, attention_decode and _verify.
 
 The pages of a row are shuffled over a slab that several layers share. What no row owns is NaN: the
 null page, a page that every unused entry of the page table points to, what lies behind the last
@@ -140,6 +140,47 @@ def attention_decode(grid: Grid) -> Iterator[Case]:
     for heads, page, window in _shapes(grid):
         lengths = [0, *_around(page), 0, *grid.lengths]
         yield case("batch", lengths, heads, page, window)
+
+
+QUERIES = 4
+"""Rows of the longest run."""
+
+
+def attention_verify(grid: Grid) -> Iterator[Case]:
+    """(rows, tokens that the last one sees) of runs: over the end of a page, from the first token
+    on, behind rows of other slots that are as long, and of one row."""
+
+    def case(
+        name: str, runs: Sequence[tuple[int, int]], heads: Heads, page: int, window: int | None
+    ) -> Case:
+        query_heads, kv_heads, head_dim = heads
+        counts = torch.tensor([count for count, _ in runs], dtype=torch.int64)
+        seen = [n for count, last in runs for n in range(last - count + 1, last + 1)]
+
+        def make(inputs: Inputs) -> Call:
+            pool = make_pool(inputs, [last for _, last in runs], kv_heads, head_dim, page)
+            sizes = (query_heads, kv_heads, kv_heads)
+            q, *_ = inputs.fused(len(seen), *sizes, head_dim=head_dim)
+            kv_len = inputs.ints(seen)
+            q[kv_len == 0] = NAN
+            slots = inputs.ints(pool.row_slot.cpu().repeat_interleave(counts).tolist())
+            return Call((q, *pool.cache[:3], slots, kv_len, head_dim**-0.5))
+
+        traits = {**_traits(heads, page, window), "queries": QUERIES}
+        name = f"{name}-{_label(heads, page, window)}"
+        return Case(name, "attention_verify@1", traits, make, len(seen))
+
+    first, page = grid.heads[0], grid.page_sizes[0]
+    yield case("no_rows", [], first, page, None)
+    yield case("dead_rows", [(1, 0), (1, 0)], first, page, None)
+    for length in _around(page):
+        yield case(f"run{length}", [(min(length, QUERIES), length)], first, page, None)
+    for length in grid.lengths:
+        yield case(f"run{length}", [(QUERIES, length)], grid.heads[-1], page, None)
+    for heads, page, window in _shapes(grid):
+        short = [(1, page), (1, page + 1), (2, page + 2), (1, 0), (QUERIES, page + 2), (1, 0)]
+        long = [(2 + i % 2, length) for i, length in enumerate(grid.lengths) if length > QUERIES]
+        yield case("batch", [*short, *long, (QUERIES, QUERIES)], heads, page, window)
 
 
 def attention_prefill(grid: Grid) -> Iterator[Case]:
