@@ -300,6 +300,7 @@ class EngineOutput(msgspec.Struct, array_like=True, tag="output"):
         logprobs: of the tokens of requests that asked, in order.
         prompt_logprobs: of prompts of requests that asked.
         guessed: of requests for which tokens were guessed.
+        stuck: request -> how, for people; each is told once.
     """
 
     request: bytes = b""
@@ -318,6 +319,7 @@ class EngineOutput(msgspec.Struct, array_like=True, tag="output"):
     logprobs: list[TokenLogprobs] = []
     prompt_logprobs: list[PromptLogprobs] = []
     guessed: list[Guessed] = []
+    stuck: dict[int, str] = {}
 
 
 class EngineLoading(msgspec.Struct, frozen=True, array_like=True, tag="loading"):

@@ -70,6 +70,7 @@ class EngineLoop:
         self._step_clock = StepClock()
         self._launching = Activity("launching its kernels")
         self._waiting = Activity("waiting for the device")
+        self._deciding = Activity("following grammars and drafts")
         self._kernels = kernels
         self._speculation = speculation or Speculation(None, 0, 0)
         self._reporter = Reporter(scheduler, self._clock, self._speculation, kv_events=kv_events)
@@ -79,7 +80,8 @@ class EngineLoop:
 
     def run(self) -> None:
         """Until the front says stop; then in-flight work ends and nothing more is started."""
-        with warn_of_hangs((self._launching, self._waiting), self._kernels):
+        activities = (self._launching, self._waiting, self._deciding)
+        with warn_of_hangs(activities, self._kernels):
             self._run()
 
     def _run(self) -> None:
@@ -181,7 +183,8 @@ class EngineLoop:
         if not self._scheduler.has_work():
             return None, []
         if known:
-            self._speculation.propose(self._scheduler, self._grammars)
+            with self._deciding:
+                self._speculation.propose(self._scheduler, self._grammars)
         buffers = self._executor.next_buffers()
         plan = self._scheduler.plan(now_ms(), buffers.scheduler)
         self._executor.start_transfers(plan)  # also of a plan without rows, which is no step
@@ -202,14 +205,16 @@ class EngineLoop:
     def _follow(self) -> Updates:
         """What the last commits changed, told to those who follow tokens."""
         updates = self._scheduler.take_updates()
-        self._grammars.advance(updates)
-        self._speculation.advance(updates, self._grammars)
+        with self._deciding:
+            self._grammars.advance(updates)
+            self._speculation.advance(updates, self._grammars)
         return updates
 
     def _sample_masked(self, step: InFlight | None, masked: MaskedRows) -> InFlight:
         """The rest of a step, now that the tokens before it are known."""
         assert step is not None
-        masks = fill_masks(masked, step.buffers)
+        with self._deciding:
+            masks = fill_masks(masked, step.buffers)
         with self._launching:
             return self._executor.sample_masked(step, masks)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenspeed._scheduler import Finish, RowFlag
+from tokenspeed.engine.roll_call import RollCall
 from tokenspeed.messages import (
     CacheLedger,
     EngineOutput,
@@ -51,6 +52,7 @@ class Reporter:
         self._speculation = speculation
         self._clock = clock
         self._wants_kv_events = kv_events
+        self._roll_call = RollCall()
         self._unstarted: set[int] = set()
         self._started: list[Started] = []
         self._steps: list[StepReport] = []
@@ -67,9 +69,11 @@ class Reporter:
     def received(self, request: int) -> None:
         """A request that was accepted: its first step will be told."""
         self._unstarted.add(request)
+        self._roll_call.begin(request)
 
     def planned(self, plan: Plan, host: Mapping[str, np.ndarray]) -> None:
         """A step was planned into ``host``: note who starts with it. Free where nobody waits."""
+        self._roll_call.planned(host["row_request"][: plan.num_rows])
         if not self._unstarted:
             return
         for row in np.flatnonzero(host["row_flags"][: plan.num_rows] & _NEW_TENANT):
@@ -122,6 +126,7 @@ class Reporter:
         """
         kv_events = self._kv_events()
         failure = self._end(updates)
+        stuck = self._roll_call.stuck()
         idle, now_ns = not self._scheduler.has_work(), time.monotonic_ns()
         news = (
             len(updates)
@@ -130,6 +135,7 @@ class Reporter:
             or self._failed
             or self._ledger_asked
             or self._prompt_logprobs
+            or stuck
             or kv_events is not None
         )
         if self._told_idle and not idle:  # silence counts from where the work began
@@ -150,6 +156,7 @@ class Reporter:
             logprobs=self._logprobs_of(updates),
             prompt_logprobs=self._prompt_logprobs,
             guessed=self._speculation.take_verified(),
+            stuck=stuck,
         )
         self._started, self._steps, self._prompt_logprobs = [], [], []
         self._rejected, self._ledger_asked = [], 0
@@ -180,6 +187,7 @@ class Reporter:
             if finish == Finish.FAILED:
                 failure[request] = self._reasons.get(request, NOT_A_NUMBER)
             self._unstarted.discard(request)
+            self._roll_call.end(request)
             self._finished.append(request)
         return failure
 

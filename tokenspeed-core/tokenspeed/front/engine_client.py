@@ -10,6 +10,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -130,6 +131,10 @@ class EngineClient:
     def alive(self) -> int:
         """Sequences that have not ended."""
         return len(self._sequences)
+
+    def names(self, most: int) -> list[str]:
+        """Of the sequences that came first and have not ended, for people."""
+        return [stream.name_of(i) for stream, i in islice(self._sequences.values(), most)]
 
     @property
     def silent_s(self) -> float:
@@ -305,6 +310,7 @@ class EngineClient:
             entry = self._sequences.get(started.request)
             if entry is not None and entry[0].record is not None:
                 entry[0].record.started(entry[1], started)
+        self._name_stuck(output)
         self._dispatch_prompts(output)
         self._dispatch_guesses(output)
         self._dispatch_updates(output)
@@ -326,6 +332,11 @@ class EngineClient:
             self.kv_log.append(output.kv_events)
         if self._events is not None:
             self._events.load(output.load)
+
+    def _name_stuck(self, output: EngineOutput) -> None:
+        for request, how in output.stuck.items():
+            if entry := self._sequences.get(request):
+                log.warning("%s is stuck: it %s", entry[0].name_of(entry[1]), how)
 
     def _dispatch_prompts(self, output: EngineOutput) -> None:
         for found in output.prompt_logprobs:

@@ -20,6 +20,7 @@ from tokenspeed.front.errors import EngineGone
 from tokenspeed.front.grammars import Grammars
 from tokenspeed.front.model_folder import ModelFolder
 from tokenspeed.front.service import GrpcServer, SchedulerService
+from tokenspeed.front.watchdog import warn_of_silence
 from tokenspeed.observe.events import EventStream
 from tokenspeed.observe.metrics import Metrics, MetricsPage
 from tokenspeed.observe.usage_log import log_usage
@@ -84,6 +85,8 @@ async def _serve(plan: LaunchPlan, observers: Observers, report: Report, told: T
                 server = await stack.enter_async_context(GrpcServer(service, config.grpc_port))
                 drain = _Drain(service, admin, config.drain_timeout, report)
                 asyncio.get_running_loop().add_signal_handler(DRAIN, drain.begin)
+                watch = asyncio.create_task(warn_of_silence(client))
+                stack.callback(watch.cancel)
                 admin.serving = True
                 ports = {"grpc_port": server.port, "admin_port": admin_port}
                 kernels = [asdict(choice) for choice in ready.kernels]

@@ -85,6 +85,12 @@ class Stream:
             delta = self._news[index] = Delta(index)
         return delta
 
+    def name_of(self, index: int) -> str:
+        """A sequence, for people."""
+        record = self.record
+        request = "a request" if record is None else f"request {record.number} {record.request_id}"
+        return f"{request} (sequence {index + 1} of {len(self._ids)})"
+
     def fail(self, error: RequestError) -> None:
         """End the stream, after the news that it has."""
         self._failure = error

@@ -129,6 +129,7 @@ class RequestRecord:
 
     Attributes:
         number: counts the requests of the server.
+        request_id: as its client or the gateway chose it.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class RequestRecord:
     ) -> None:
         self.number = number
         self._events = events
-        self._request_id = request_id
+        self.request_id = request_id
         self._prompt_tokens = prompt_tokens
         self._received = time.monotonic()
         self._cached_tokens = 0
@@ -188,7 +189,7 @@ class RequestRecord:
             RequestFinished(
                 time=time.time(),
                 request=self.number,
-                request_id=self._request_id,
+                request_id=self.request_id,
                 outcome=outcome,
                 seconds=time.monotonic() - self._received,
                 prompt_tokens=self._prompt_tokens,
