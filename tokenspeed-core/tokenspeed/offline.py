@@ -33,7 +33,8 @@ from tokenspeed.front.grammars import Grammars
 from tokenspeed.front.logprobs import PromptLogprobs, TokenLogprobs
 from tokenspeed.front.loop_thread import LoopThread
 from tokenspeed.front.model_folder import ModelFolder
-from tokenspeed.front.request import GenerationRequest, Limits, SamplingParams
+from tokenspeed.front.request import GenerationRequest, Limits
+from tokenspeed.front.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from tokenspeed.messages import EngineReady

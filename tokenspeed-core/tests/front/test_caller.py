@@ -18,7 +18,8 @@ from tokenspeed.front.caller import (
     namespace_of,
 )
 from tokenspeed.front.errors import InvalidRequest
-from tokenspeed.front.request import GenerationRequest, Limits, SamplingParams
+from tokenspeed.front.request import GenerationRequest, Limits
+from tokenspeed.front.sampling_params import SamplingParams
 
 from .conftest import Front
 from .test_generate import code_of, request, responses

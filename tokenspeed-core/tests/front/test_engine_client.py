@@ -13,7 +13,8 @@ from tokenspeed.front.admin import AdminPort
 from tokenspeed.front.engine_client import EngineClient
 from tokenspeed.front.errors import EngineGone
 from tokenspeed.front.finish import Finish
-from tokenspeed.front.request import GenerationRequest, Limits, SamplingParams
+from tokenspeed.front.request import GenerationRequest, Limits
+from tokenspeed.front.sampling_params import SamplingParams
 from tokenspeed.messages import EngineLoading
 from tokenspeed.observe.metrics import Metrics, MetricsPage
 from tokenspeed.observe.observers import Observers

@@ -11,10 +11,11 @@ import msgspec
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
-from tokenspeed.front import request
+from tokenspeed.front import request, sampling_params
 from tokenspeed.front.biases import MAX_BIAS, MAX_LOGIT_BIASES
 from tokenspeed.front.errors import InvalidRequest
-from tokenspeed.front.request import GenerationRequest, Limits, SamplingParams
+from tokenspeed.front.request import GenerationRequest, Limits
+from tokenspeed.front.sampling_params import SamplingParams
 from tokenspeed.front.thinking import find_marks
 from tokenspeed.messages import MAX_TOP_LOGPROBS, Thinking
 from tokenspeed_sdk.contracts.grammar import KINDS, Constraint
@@ -34,10 +35,10 @@ def test_the_page_lists_every_field_with_its_range() -> None:
     elsewhere = {"priority", "salt", "skip_special_tokens", "keep_stop_token", *KINDS}
     fields = {f.name for f in msgspec.structs.fields(SamplingParams)}
     assert rows.keys() == fields - elsewhere
-    low, high = request.REPETITION_PENALTIES
+    low, high = sampling_params.REPETITION_PENALTIES
     assert rows["repetition_penalty"] == f"{low:g} to {high:g}"
     assert rows["presence_penalty"] == rows["frequency_penalty"] == "-2 to 2"
-    assert request.MAX_PENALTY == 2
+    assert sampling_params.MAX_PENALTY == 2
     assert rows["logit_bias"] == f"up to {MAX_LOGIT_BIASES} tokens, -100 to 100"
     assert MAX_BIAS == 100
     assert rows["n"] == f"1 to {request.MAX_N}"

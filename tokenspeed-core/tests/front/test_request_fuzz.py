@@ -12,7 +12,8 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenspeed.front.errors import InvalidRequest
-from tokenspeed.front.request import GenerationRequest, Limits, SamplingParams
+from tokenspeed.front.request import GenerationRequest, Limits
+from tokenspeed.front.sampling_params import SamplingParams
 from tokenspeed.messages import MAX_BIASES, Submit
 
 LIMITS = Limits(max_model_len=64, vocab_size=50, eos_ids=(2, 0))

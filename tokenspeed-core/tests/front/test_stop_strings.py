@@ -12,7 +12,8 @@ import pytest
 from tokenizers import Tokenizer
 from tokenspeed.front.engine_client import EngineClient
 from tokenspeed.front.generation import Generation
-from tokenspeed.front.request import GenerationRequest, Limits, SamplingParams
+from tokenspeed.front.request import GenerationRequest, Limits
+from tokenspeed.front.sampling_params import SamplingParams
 from tokenspeed.messages import Submit
 
 from .conftest import eventually

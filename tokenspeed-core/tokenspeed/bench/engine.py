@@ -20,7 +20,8 @@ from tokenspeed.bench.answers import Answer
 from tokenspeed.config import EngineConfig
 from tokenspeed.front.engine_client import EngineClient
 from tokenspeed.front.generation import Generation
-from tokenspeed.front.request import GenerationRequest, Limits, SamplingParams
+from tokenspeed.front.request import GenerationRequest, Limits
+from tokenspeed.front.sampling_params import SamplingParams
 from tokenspeed.messages import Load
 from tokenspeed.observe.events import EventStream
 from tokenspeed.process.launch import LaunchPlan, private_ipc, start_engine

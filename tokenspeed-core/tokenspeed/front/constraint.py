@@ -11,7 +11,7 @@ from tokenspeed_sdk.contracts.grammar import KINDS, Constraint
 from tokenspeed.front.errors import Amount, InvalidRequest
 
 if TYPE_CHECKING:
-    from tokenspeed.front.request import SamplingParams
+    from tokenspeed.front.sampling_params import SamplingParams
 
 MAX_LENGTH = 1 << 20
 """Characters of a constraint."""

@@ -22,7 +22,7 @@ from tokenspeed_sdk.model_files import (
 )
 
 from tokenspeed.front.errors import InvalidRequest
-from tokenspeed.front.request import SamplingParams, resolve_sampling
+from tokenspeed.front.sampling_params import SamplingParams, resolve_sampling
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

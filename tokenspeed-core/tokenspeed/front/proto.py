@@ -13,7 +13,7 @@ from tokenspeed.front.caller import Caller, caller_of_custom_params, caller_of_r
 from tokenspeed.front.errors import InvalidRequest
 from tokenspeed.front.generation import Output
 from tokenspeed.front.logprobs import TokenLogprobs
-from tokenspeed.front.request import SamplingParams
+from tokenspeed.front.sampling_params import SamplingParams
 
 _OPTIONAL = {
     "temperature": "temperature",
