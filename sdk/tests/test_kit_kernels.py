@@ -521,6 +521,7 @@ MUTANTS = [
     ("linear_int8@1", ignores_scale_row, "rows1-", "is off by"),
     ("add_norm_linear_fp8@1", takes_eps(1e-6), "rows1-", "is off by"),
     ("silu_linear_fp8@1", gates_with_up, "rows5", "is off by"),
+    ("add_norm_linear_int8@1", takes_eps(1e-6), "rows1-", "is off by"),
     ("kv_write_fp8@1", swaps(7), "rows1-", "differs from the reference"),
     ("kv_write_fp8@1", wraps_around, "rows1-", "differs from the reference"),
     ("rope_kv_write_fp8@1", swaps(11), "batch1-", "argument 5, changed in place, is off by"),

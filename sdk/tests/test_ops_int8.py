@@ -89,3 +89,14 @@ def test_native_kernels_are_told_the_dtype() -> None:
     described = describe(torch.zeros(2, 3, dtype=torch.int8))
     assert (described.dtype.code, described.dtype.bits) == (0, 8)
     assert torch_dtype(abi.DType(1, 8, 1)) == torch.uint8
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_fused_linear_is_its_parts(gated: bool) -> None:
+    x, residual, norm = torch.randn(3, 64), torch.randn(3, 64), torch.rand(64)
+    codes, scale = quantize_weight(torch.randn(20, 64))
+    summed = torch.full_like(residual, torch.nan)
+    out = ops.add_norm_linear_int8(x, residual, summed, norm, codes, scale, None, 0.1, gated=gated)
+    assert summed.equal(x + residual)
+    product = ops.linear_int8(ops.rms_norm(summed, norm, 0.1), codes, scale)
+    assert out.equal(ops.silu_and_mul(product) if gated else product)

@@ -126,7 +126,7 @@ def _fall(*args: Any) -> Any:
     [
         ("rms_norm@1", _wide, "must return [1, 64] of float32; the kernel returned [1, 65]"),
         ("sample@1", _double, "of int64; the kernel returned [1] of int32"),
-        ("kv_write@1", lambda k, *args: k, "must return None"),
+        ("rope_kv_write@1", lambda q, *args: q, "must return None"),
     ],
 )
 def test_a_result_that_is_wrong_ends_the_start(model, monkeypatch, op, run, message):

@@ -179,6 +179,38 @@ struct SampleArgs {
   int64_t rows, vocab;
 };
 
+// A residual's sum and its norm, in front of a product.
+struct AddNormArgs {
+  const float* x;         // [rows, hidden]
+  const float* residual;  // same shape
+  float* summed;          // same shape
+  const float* weight;    // [hidden]
+  int64_t x_stride, residual_stride, summed_stride;
+  int64_t rows, hidden;
+  double eps;
+};
+
+// The product has no x: the norm comes there. `gated`: its out is [rows, n / 2].
+struct AddNormLinearArgs {
+  AddNormArgs before;
+  LinearArgs product;
+  bool gated;
+};
+
+struct AddNormLinearInt8Args {
+  AddNormArgs before;
+  LinearInt8Args product;
+  bool gated;
+};
+
+struct RopeKvWriteArgs {
+  RopeArgs rope;          // its k is read only
+  KvWriteArgs write;      // its k is that of rope
+  const float* q_weight;  // [head_dim], or null: no norms of heads
+  const float* k_weight;  // same
+  double eps;
+};
+
 // One set of kernels per instruction set.
 struct Kernels {
   int (*linear)(const LinearArgs&);
@@ -198,6 +230,9 @@ struct Kernels {
   int (*record_tokens)(const RecordArgs&);
   int (*logprobs)(const LogprobsArgs&);
   int (*mask_logits)(const MaskLogitsArgs&);
+  int (*add_norm_linear)(const AddNormLinearArgs&);
+  int (*add_norm_linear_int8)(const AddNormLinearInt8Args&);
+  int (*rope_kv_write)(const RopeKvWriteArgs&);
 };
 
 }  // namespace tokenspeed::cpu

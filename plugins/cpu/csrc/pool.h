@@ -50,7 +50,16 @@ void parallel(int64_t items, int64_t grain, const Callable& callable) {
 
 // Scratch of the calling thread, 64-byte aligned, at least `floats` long, kept between calls.
 // Each `use` is a buffer of its own. Null when memory is exhausted.
-enum class Scratch { kPackedRows, kPartials, kQueries, kTile, kCandidates, kCount };
+enum class Scratch {
+  kPackedRows,
+  kPartials,
+  kQueries,
+  kTile,
+  kCandidates,
+  kHidden,
+  kProduct,
+  kCount
+};
 float* scratch(Scratch use, int64_t floats);
 
 }  // namespace tokenspeed::cpu

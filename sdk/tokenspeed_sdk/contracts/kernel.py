@@ -24,6 +24,7 @@ Trait: TypeAlias = str | int | float | bool | None
 PUBLIC_OPS = (
     "add_norm_linear@1",
     "add_norm_linear_fp8@1",
+    "add_norm_linear_int8@1",
     "add_rms_norm@1",
     "adjust_logits@1",
     "attention_decode@1",

@@ -15,6 +15,7 @@ written freely by padded rows.
 from tokenspeed_sdk.ops.activation import silu_and_mul
 from tokenspeed_sdk.ops.add_norm_linear import add_norm_linear
 from tokenspeed_sdk.ops.add_norm_linear_fp8 import add_norm_linear_fp8
+from tokenspeed_sdk.ops.add_norm_linear_int8 import add_norm_linear_int8
 from tokenspeed_sdk.ops.adjust_logits import adjust_logits
 from tokenspeed_sdk.ops.attention import attention_decode, attention_prefill, attention_verify
 from tokenspeed_sdk.ops.attention_fp8 import (
@@ -49,6 +50,7 @@ __all__ = [
     "ReferenceResolver",
     "add_norm_linear",
     "add_norm_linear_fp8",
+    "add_norm_linear_int8",
     "add_rms_norm",
     "adjust_logits",
     "attention_decode",

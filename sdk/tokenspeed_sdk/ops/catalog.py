@@ -10,6 +10,7 @@ from types import MappingProxyType
 from tokenspeed_sdk.ops.activation import SILU_AND_MUL
 from tokenspeed_sdk.ops.add_norm_linear import ADD_NORM_LINEAR
 from tokenspeed_sdk.ops.add_norm_linear_fp8 import ADD_NORM_LINEAR_FP8
+from tokenspeed_sdk.ops.add_norm_linear_int8 import ADD_NORM_LINEAR_INT8
 from tokenspeed_sdk.ops.adjust_logits import ADJUST_LOGITS
 from tokenspeed_sdk.ops.attention import ATTENTION_DECODE, ATTENTION_PREFILL, ATTENTION_VERIFY
 from tokenspeed_sdk.ops.attention_fp8 import (
@@ -48,6 +49,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
             ADD_RMS_NORM,
             ADD_NORM_LINEAR,
             ADD_NORM_LINEAR_FP8,
+            ADD_NORM_LINEAR_INT8,
             ROPE,
             KV_WRITE,
             KV_WRITE_FP8,

@@ -34,6 +34,89 @@ Pages take_pages(Arguments& in, int first) {
   return c;
 }
 
+// The packed weight from tensor `first` on, with its scales and bias; n and k are bound.
+void take_weight(Arguments& in, int first, LinearArgs& a) {
+  int64_t panels = kAny, panel = kPanel;
+  a.packed = in.tensor<float>(first, "packed weight", {&panels, &a.k, &panel}).data;
+  a.bias = in.optional<float>(first + 1, "bias", {&a.n}).data;
+}
+
+void take_weight(Arguments& in, int first, LinearInt8Args& a) {
+  int64_t panels = kAny, groups = kAny, codes = kGroup * kPanel;
+  a.packed = in.tensor<uint8_t>(first, "packed weight", {&panels, &groups, &codes}).data;
+  const auto scale = in.tensor<float>(first + 1, "weight_scale", {&groups, &a.n});
+  a.bias = in.optional<float>(first + 2, "bias", {&a.n}).data;
+  if (in.status() != TS_OK) return;
+  a.scale = scale.data, a.scale_stride = scale.strides[0];
+}
+
+// Whether a packed weight has the panels, and the groups, of n outputs and k inputs.
+bool has_panels(const LinearArgs& a, const ts_tensor* weight) {
+  return a.k > 0 && weight->shape[0] == (a.n + kPanel - 1) / kPanel;
+}
+
+bool has_panels(const LinearInt8Args& a, const ts_tensor* weight) {
+  return weight->shape[0] == (a.n + kPanel - 1) / kPanel &&
+         weight->shape[1] == (a.k + kGroup - 1) / kGroup;
+}
+
+int strange_weight(const ts_call* call) {
+  return ts_fail(&call->error, TS_INVALID, "the packed weight is not that of this site");
+}
+
+// The sum, the norm and the product behind them; `eps` is the one scalar in front of `gated`.
+template <class Args>
+int run_chain(const ts_call* call, int (*Kernels::*kernel)(const Args&)) {
+  Arguments in(call);
+  Args a{};
+  AddNormArgs& b = a.before;
+  auto& p = a.product;
+  const int result = call->num_tensors - 1;
+  b.rows = b.hidden = p.n = kAny;
+  const auto x = in.tensor<float>(0, "x", {&b.rows, &b.hidden});
+  const auto residual = in.tensor<float>(1, "residual", {&b.rows, &b.hidden});
+  const auto summed = in.tensor<float>(2, "summed", {&b.rows, &b.hidden});
+  b.weight = in.tensor<float>(3, "norm_weight", {&b.hidden}).data;
+  a.gated = ts_int_trait(call->site, "gated", 0);
+  p.rows = b.rows, p.k = b.hidden, p.n = ts_int_trait(call->site, "n", 0);
+  take_weight(in, 4, p);
+  int64_t width = a.gated ? p.n / 2 : p.n;
+  p.out = in.tensor<float>(result, "result", {&b.rows, &width}).data;
+  if (in.status() != TS_OK) return in.status();
+  if (!has_panels(p, call->tensors[4])) return strange_weight(call);
+  if (a.gated && p.n % 2) return ts_fail(&call->error, TS_INVALID, "gate and up have one width");
+  b.x = x.data, b.residual = residual.data, b.summed = summed.data;
+  b.x_stride = x.strides[0], b.residual_stride = residual.strides[0];
+  b.summed_stride = summed.strides[0];
+  b.eps = in.real(0);
+  return compute(call, kernel, a);
+}
+
+// q and k, which come first, then positions and cos_sin from `behind` on.
+RopeArgs take_rope(const ts_call* call, Arguments& in, int behind, int64_t& head_dim) {
+  RopeArgs a{};
+  a.tokens = a.heads = a.kv_heads = a.max_positions = a.rotary = kAny;
+  const auto q = in.tensor<float>(0, "q", {&a.tokens, &a.heads, &head_dim});
+  const auto k = in.tensor<float>(1, "k", {&a.tokens, &a.kv_heads, &head_dim});
+  a.positions = in.tensor<int32_t>(behind, "positions", {&a.tokens}).data;
+  const auto cos_sin = in.tensor<float>(behind + 1, "cos_sin", {&a.max_positions, &a.rotary});
+  if (in.status() != TS_OK) return a;
+  a.q = q.data, a.k = k.data, a.cos_sin = cos_sin.data;
+  a.q_token = q.strides[0], a.q_head = q.strides[1];
+  a.k_token = k.strides[0], a.k_head = k.strides[1];
+  a.cos_sin_stride = cos_sin.strides[0];
+  a.interleaved = ts_int_trait(call->site, "interleaved", 0);
+  return a;
+}
+
+bool has_angles(const RopeArgs& a, int64_t head_dim) {
+  return a.rotary <= head_dim && a.max_positions > 0;
+}
+
+int strange_angles(const ts_call* call) {
+  return ts_fail(&call->error, TS_INVALID, "cos_sin is empty, or wider than a head");
+}
+
 int attend(const ts_call* call, int (*Kernels::*kernel)(const AttentionArgs&), bool decode) {
   Arguments in(call);
   AttentionArgs a{};
@@ -106,15 +189,11 @@ int run_linear(const ts_call* call) {
   Arguments in(call);
   LinearArgs a{};
   a.rows = a.n = a.k = kAny;
-  int64_t panels = kAny, panel = kPanel;
-  a.packed = in.tensor<float>(1, "packed weight", {&panels, &a.k, &panel}).data;
+  take_weight(in, 1, a);
   const auto x = in.tensor<float>(0, "x", {&a.rows, &a.k});
   a.out = in.tensor<float>(3, "result", {&a.rows, &a.n}).data;
-  a.bias = in.optional<float>(2, "bias", {&a.n}).data;
   if (in.status() != TS_OK) return in.status();
-  if (a.k == 0 || panels != (a.n + kPanel - 1) / kPanel) {
-    return ts_fail(&call->error, TS_INVALID, "the packed weight is not that of this site");
-  }
+  if (!has_panels(a, call->tensors[1])) return strange_weight(call);
   a.x = x.data;
   a.x_stride = x.strides[0];
   a.out_stride = a.n;
@@ -125,20 +204,23 @@ int run_linear_int8(const ts_call* call) {
   Arguments in(call);
   LinearInt8Args a{};
   a.rows = a.n = a.k = kAny;
-  int64_t panels = kAny, groups = kAny, codes = kGroup * kPanel;
-  a.packed = in.tensor<uint8_t>(1, "packed weight", {&panels, &groups, &codes}).data;
   const auto x = in.tensor<float>(0, "x", {&a.rows, &a.k});
   a.out = in.tensor<float>(4, "result", {&a.rows, &a.n}).data;
-  const auto scale = in.tensor<float>(2, "weight_scale", {&groups, &a.n});
-  a.bias = in.optional<float>(3, "bias", {&a.n}).data;
+  take_weight(in, 1, a);
   if (in.status() != TS_OK) return in.status();
-  if (groups != (a.k + kGroup - 1) / kGroup || panels != (a.n + kPanel - 1) / kPanel) {
-    return ts_fail(&call->error, TS_INVALID, "the packed weight is not that of this site");
-  }
-  a.x = x.data, a.scale = scale.data;
-  a.x_stride = x.strides[0], a.scale_stride = scale.strides[0];
+  if (!has_panels(a, call->tensors[1])) return strange_weight(call);
+  a.x = x.data;
+  a.x_stride = x.strides[0];
   a.out_stride = a.n;
   return compute(call, &Kernels::linear_int8, a);
+}
+
+int run_add_norm_linear(const ts_call* call) {
+  return run_chain(call, &Kernels::add_norm_linear);
+}
+
+int run_add_norm_linear_int8(const ts_call* call) {
+  return run_chain(call, &Kernels::add_norm_linear_int8);
 }
 
 int run_rms_norm(const ts_call* call) {
@@ -176,23 +258,33 @@ int run_add_rms_norm(const ts_call* call) {
 
 int run_rope(const ts_call* call) {
   Arguments in(call);
-  RopeArgs a{};
-  a.tokens = a.heads = a.kv_heads = a.max_positions = a.rotary = kAny;
   int64_t head_dim = kAny;
-  const auto q = in.tensor<float>(0, "q", {&a.tokens, &a.heads, &head_dim});
-  const auto k = in.tensor<float>(1, "k", {&a.tokens, &a.kv_heads, &head_dim});
-  a.positions = in.tensor<int32_t>(2, "positions", {&a.tokens}).data;
-  const auto cos_sin = in.tensor<float>(3, "cos_sin", {&a.max_positions, &a.rotary});
+  const RopeArgs a = take_rope(call, in, 2, head_dim);
   if (in.status() != TS_OK) return in.status();
-  if (a.rotary > head_dim || a.max_positions == 0) {
-    return ts_fail(&call->error, TS_INVALID, "cos_sin is empty, or wider than a head");
-  }
-  a.q = q.data, a.k = k.data, a.cos_sin = cos_sin.data;
-  a.q_token = q.strides[0], a.q_head = q.strides[1];
-  a.k_token = k.strides[0], a.k_head = k.strides[1];
-  a.cos_sin_stride = cos_sin.strides[0];
-  a.interleaved = ts_int_trait(call->site, "interleaved", 0);
+  if (!has_angles(a, head_dim)) return strange_angles(call);
   return compute(call, &Kernels::rope, a);
+}
+
+int run_rope_kv_write(const ts_call* call) {
+  Arguments in(call);
+  RopeKvWriteArgs a{};
+  KvWriteArgs& w = a.write;
+  w.cache = take_pages(in, 5);
+  a.rope = take_rope(call, in, 3, w.cache.head_dim);
+  w.tokens = a.rope.tokens;
+  const auto v = in.tensor<float>(2, "v", {&w.tokens, &w.cache.kv_heads, &w.cache.head_dim});
+  w.token_slot = in.tensor<int32_t>(8, "token_slot", {&w.tokens}).data;
+  a.q_weight = in.optional<float>(9, "q_weight", {&w.cache.head_dim}).data;
+  a.k_weight = in.optional<float>(10, "k_weight", {&w.cache.head_dim}).data;
+  if (in.status() != TS_OK) return in.status();
+  if (a.rope.kv_heads != w.cache.kv_heads || !a.q_weight != !a.k_weight) {
+    return ts_fail(&call->error, TS_INVALID, "k and its cache, or the weights, disagree");
+  }
+  if (!has_angles(a.rope, w.cache.head_dim)) return strange_angles(call);
+  w.positions = a.rope.positions;
+  w.v = v.data, w.v_token = v.strides[0], w.v_head = v.strides[1];
+  a.eps = in.real(0);
+  return compute(call, &Kernels::rope_kv_write, a);
 }
 
 int run_kv_write(const ts_call* call) {

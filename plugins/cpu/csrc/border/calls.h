@@ -24,6 +24,9 @@ int run_adjust_logits(const ts_call* call);
 int run_record_tokens(const ts_call* call);
 int run_logprobs(const ts_call* call);
 int run_mask_logits(const ts_call* call);
+int run_add_norm_linear(const ts_call* call);
+int run_add_norm_linear_int8(const ts_call* call);
+int run_rope_kv_write(const ts_call* call);
 
 // Lays a weight [n, k] out in panels [ceil(n / 16), k, 16].
 int pack_panels(ts_pack* pack);

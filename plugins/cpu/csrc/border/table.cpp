@@ -101,15 +101,17 @@ int rotates_much(const ts_call* call) {
 }
 
 // A multiply-add costs as much as moving a quarter of a byte.
+template <int index>
 int multiplies_much(const ts_call* call) {
-  const int64_t weight = elements(call, 1);
+  const int64_t weight = elements(call, index);
   const ts_tensor* x = call->tensors[0];
   return weight * 4 > kBytes || (x->ndim == 2 && x->shape[0] * weight > 4 * kBytes);
 }
 
 // Eight-bit products cost a quarter of that at most.
+template <int index>
 int multiplies_much_int8(const ts_call* call) {
-  const int64_t weight = elements(call, 1);
+  const int64_t weight = elements(call, index);
   const ts_tensor* x = call->tensors[0];
   return weight > kBytes || (x->ndim == 2 && x->shape[0] * weight > 8 * kBytes);
 }
@@ -188,13 +190,18 @@ constexpr ts_kernel kernel(const char* op, decltype(ts_kernel::accept) accept,
 
 constexpr ts_kernel kKernels[] = {
     kernel("embedding@1", accept<refuses_nothing>, run_embedding, embeds_much, pack_panels),
-    kernel("linear@1", accept_linear, run_linear, multiplies_much, pack_panels),
-    kernel("linear_int8@1", accept_linear_int8, run_linear_int8, multiplies_much_int8,
+    kernel("linear@1", accept_linear, run_linear, multiplies_much<1>, pack_panels),
+    kernel("linear_int8@1", accept_linear_int8, run_linear_int8, multiplies_much_int8<1>,
            pack_int8_panels),
+    kernel("add_norm_linear@1", accept_linear, run_add_norm_linear, multiplies_much<4>,
+           pack_panels),
+    kernel("add_norm_linear_int8@1", accept_linear_int8, run_add_norm_linear_int8,
+           multiplies_much_int8<4>, pack_int8_panels),
     kernel("rms_norm@1", accept<refuses_nothing>, run_rms_norm, moves_much<0, 8>),
     kernel("add_rms_norm@1", accept<refuses_nothing>, run_add_rms_norm, moves_much<0, 16>),
     kernel("rope@1", accept<refuses_odd_rotary>, run_rope, rotates_much),
     kernel("kv_write@1", accept<refuses_nothing>, run_kv_write, moves_much<0, 16>),
+    kernel("rope_kv_write@1", accept<refuses_odd_rotary>, run_rope_kv_write, rotates_much),
     kernel("attention_prefill@1", accept<refuses_attention>, run_attention_prefill, always),
     kernel("attention_decode@1", accept<refuses_attention>, run_attention_decode, attends_much),
     kernel("silu_and_mul@1", accept<refuses_nothing>, run_silu_and_mul, moves_much<0, 8>),

@@ -24,5 +24,8 @@ int adjust_logits(const AdjustArgs& a);
 int record_tokens(const RecordArgs& a);
 int logprobs(const LogprobsArgs& a);
 int mask_logits(const MaskLogitsArgs& a);
+int add_norm_linear(const AddNormLinearArgs& a);
+int add_norm_linear_int8(const AddNormLinearInt8Args& a);
+int rope_kv_write(const RopeKvWriteArgs& a);
 
 }  // namespace tokenspeed::cpu::TS_ISA

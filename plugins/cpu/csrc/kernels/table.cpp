@@ -21,7 +21,10 @@ Kernels kernels() {
           adjust_logits,
           record_tokens,
           logprobs,
-          mask_logits};
+          mask_logits,
+          add_norm_linear,
+          add_norm_linear_int8,
+          rope_kv_write};
 }
 
 }  // namespace tokenspeed::cpu::TS_ISA

@@ -42,6 +42,7 @@ GENERATORS: Mapping[str, Generator] = MappingProxyType(
         "add_rms_norm@1": rows.add_rms_norm,
         "add_norm_linear@1": fused.add_norm_linear,
         "add_norm_linear_fp8@1": fp8.add_norm_linear,
+        "add_norm_linear_int8@1": int8.add_norm_linear,
         "rope@1": rows.rope,
         "kv_write@1": paged.kv_write,
         "kv_write_fp8@1": fp8.kv_write,
@@ -86,6 +87,9 @@ _CODED_CHAIN = {"float32": 4e-3, "float16": 3e-2, "bfloat16": 8e-2}
 """The same behind a norm that is rounded or not, which moves one code in 50 in bfloat16. Gate times
 up doubles what that makes, and a short row has few codes to hide it among."""
 
+_INTEGERS_CHAIN = _CODED_CHAIN | {"float32": 1e-3}
+"""The same with integers."""
+
 _CODES = dict.fromkeys(_ROUNDED, 3.2e-2)
 """A key may be one code higher or lower, which is an eighth of it: LONE bounds of an element."""
 
@@ -99,6 +103,7 @@ FACTS: Mapping[str, Facts] = MappingProxyType(
         "add_rms_norm@1": Facts(_ROUNDED, changed=(1,)),
         "add_norm_linear@1": Facts(_CHAINED, weight=4, changed=(2,)),
         "add_norm_linear_fp8@1": Facts(_CODED_CHAIN, weight=4, changed=(2,), kept=(4, 5)),
+        "add_norm_linear_int8@1": Facts(_INTEGERS_CHAIN, weight=4, changed=(2,), kept=(4, 5)),
         "rope@1": Facts(_ROUNDED, changed=(0, 1), kept=(3,)),
         "kv_write@1": Facts(changed=(2, 3)),
         "kv_write_fp8@1": Facts(changed=(2, 3)),

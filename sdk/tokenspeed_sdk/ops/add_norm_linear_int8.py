@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The TokenSpeed authors
+"""add_norm_linear_int8@1: the start of a pre-norm block in front of a projection of integers."""
+
+from __future__ import annotations
+
+import torch
+
+from tokenspeed_sdk.ops._args import FLOAT32, FLOATS, INT8, Args
+from tokenspeed_sdk.ops.activation import silu_and_mul
+from tokenspeed_sdk.ops.add_norm_linear import check_sum
+from tokenspeed_sdk.ops.int8 import groups_of
+from tokenspeed_sdk.ops.linear_int8 import linear_int8
+from tokenspeed_sdk.ops.norm import rms_norm
+from tokenspeed_sdk.ops.op import Op, Result, Traits
+
+
+def add_norm_linear_int8(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    summed: torch.Tensor,
+    norm_weight: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    eps: float,
+    *,
+    gated: bool,
+) -> torch.Tensor:
+    """``add_norm_linear@1`` with ``linear_int8@1`` as its product.
+
+    A kernel need not round before it quantises, nor between the product and the activation.
+
+    Args:
+        x: [T, K] floating; left as it is.
+        residual: [T, K] in the dtype of ``x``; left as it is.
+        summed: [T, K] in the dtype of ``x``; written IN PLACE, never read; not the memory of ``x``
+            or ``residual``.
+        norm_weight: [K] in the dtype of ``x``.
+        weight: [N, K] int8, none -128. A kernel gets what its ``pack_weight`` made of it.
+        weight_scale: [ceil(K / 32), N] float32.
+        bias: [N] in the dtype of ``x``, or None.
+        eps: positive, added to the mean of squares.
+        gated: whether the product is gate, then up, and the result ``silu(gate) * up``.
+
+    Returns:
+        [T, N], or [T, N / 2] if ``gated``, in the dtype of ``x``.
+
+    Raises:
+        ValueError: a shape or dtype is wrong, ``eps`` is not positive, or ``summed`` is another
+            argument's memory.
+    """
+    args = Args("add_norm_linear_int8@1")
+    args.tensor("x", x, "T K", FLOATS)
+    check_sum(args, x, residual, summed, norm_weight)
+    args.tensor("weight", weight, "N K", INT8)
+    args.tensor("weight_scale", weight_scale, f"{groups_of(x.shape[1])} N", FLOAT32)
+    torch.add(x, residual, out=summed)
+    hidden = rms_norm(summed, norm_weight, eps)
+    product = linear_int8(hidden, weight, weight_scale, bias)
+    return silu_and_mul(product) if gated else product
+
+
+def _result(traits: Traits, x: torch.Tensor, *_: object) -> Result:
+    n = traits["n"]  # the weight may be packed
+    return ((x.shape[0], n // 2 if traits["gated"] else n), x.dtype)
+
+
+ADD_NORM_LINEAR_INT8 = Op(
+    "add_norm_linear_int8@1",
+    add_norm_linear_int8,
+    traits=("n", "k", "bias", "gated"),
+    keywords=("gated",),
+    result=_result,
+)
