@@ -35,6 +35,10 @@ log = logging.getLogger(__name__)
 SMOOTHING = 0.2
 """Weight of the last verified row in a request's share of right guesses."""
 
+REACH = 2
+"""A row is given so many times the guesses that are right in a row on average: a guess too many
+costs a small part of the step that one too few costs."""
+
 HOPED = 0.7
 """The share that a new request is taken to have."""
 
@@ -66,11 +70,11 @@ class Guesses:
     accepted: int = 0
 
     def wanted(self, most: int) -> int:
-        """As many as are likely to be right, and one: 1 / (1 - share) stand in front of a wrong
-        one, on average."""
+        """REACH times those that stand in front of a wrong one on average, 1 / (1 - share); and
+        that one."""
         if self.rest:
             return 0
-        return min(most, 1 + round(1 / max(1 - self.share, 1e-3)))
+        return min(most, 1 + round(REACH / max(1 - self.share, 1e-3)))
 
     def settle(self, tokens: int) -> None:
         """A step returned so many tokens, the last of which is no guess; or the request is over."""
