@@ -166,6 +166,8 @@ def test_right_guesses_take_fewer_steps(tiny_llama: Path, device: Device) -> Non
             speculation = Speculation(drafter, MOST, VOCABULARY)
             answers = it.run(all_at_once([submit(1, prompt, 40)]), speculation=speculation).answers
             assert it.scheduler.counters().steps <= most
+            if drafter is not None:
+                assert drafter.asked <= most, "once for each step"
         assert answers[1].tokens == right[1]
 
 

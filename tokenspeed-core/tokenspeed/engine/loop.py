@@ -184,7 +184,7 @@ class EngineLoop:
             return None, []
         if known:
             with self._deciding:
-                self._speculation.propose(self._scheduler, self._grammars)
+                self._speculation.propose(self._scheduler)
         buffers = self._executor.next_buffers()
         plan = self._scheduler.plan(now_ms(), buffers.scheduler)
         self._executor.start_transfers(plan)  # also of a plan without rows, which is no step

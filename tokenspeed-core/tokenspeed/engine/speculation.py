@@ -107,6 +107,7 @@ class Speculation:
         self.waits = False
         self.drafted = 0
         self.accepted = 0
+        self._found: list[tuple[int, int, np.ndarray]] = []
         self._verified: list[Guessed] = []
 
     def begin(self, submit: Submit) -> None:
@@ -125,7 +126,8 @@ class Speculation:
             return
         try:
             self._advance(self._drafter, updates)
-            self.waits = any(count for _, count, _ in self._guess(self._drafter, grammars))
+            self._found = self._guess(self._drafter, grammars)
+            self.waits = any(count for _, count, _ in self._found)
         except Exception:
             self._give_up()
 
@@ -160,17 +162,12 @@ class Speculation:
         verified, self._verified = self._verified, []
         return verified
 
-    def propose(self, scheduler: Scheduler, grammars: Grammars) -> None:
-        """Give the next plan its guesses; nothing is in flight."""
-        if self._drafter is None or not self.waits:
+    def propose(self, scheduler: Scheduler) -> None:
+        """Give the next plan its guesses; nothing is in flight, so they follow the last tokens."""
+        if not self.waits:
             return
         self.waits = False
-        guesses = []
-        try:
-            guesses = self._guess(self._drafter, grammars)
-        except Exception:
-            self._give_up()
-        for request, count, tokens in guesses:
+        for request, count, tokens in self._found:
             if count and scheduler.set_drafts(request, tokens[:count]):
                 self.waits = True
 
