@@ -104,6 +104,24 @@ def test_an_integer_tensor_is_not_a_weight(tmp_path: Path) -> None:
         load_weights(small_map(), save(tmp_path, tensors))
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_tables_of_integers(tmp_path: Path, dtype: torch.dtype) -> None:
+    weights = WeightMap()
+    weights.add("d2t", torch.full((3,), -1))
+    load_weights(weights, save(tmp_path, {"d2t": torch.tensor([7, 0, 2], dtype=dtype)}))
+    assert weights.parameters["d2t"].tolist() == [7, 0, 2]
+    assert weights.parameters["d2t"].dtype == torch.int64
+
+
+def test_a_table_of_integers_is_filled_by_nothing_else(tmp_path: Path) -> None:
+    weights = WeightMap()
+    weights.add("d2t", torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(WeightError, match="d2t is F32, not one of I64, I32"):
+        load_weights(weights, save(tmp_path, {"d2t": torch.ones(3)}))
+    load_dummy(weights)
+    assert weights.parameters["d2t"].tolist() == [0, 0, 0]
+
+
 def test_all_problems_are_told_at_once_and_nothing_is_touched(tmp_path: Path) -> None:
     tensors = {**small_tensors(), "k.weight": torch.ones(2, 4), "extra": torch.ones(1)}
     del tensors["q.weight"]

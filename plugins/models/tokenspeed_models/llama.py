@@ -104,9 +104,11 @@ class LlamaForCausalLM(CausalLM[LlamaConfig]):
         for i in range(c.layers):
             last = i == c.layers - 1
             self.add_attention(graph, i, table)
+            self.tap(graph, i, "residual")
             self.add_norm(graph, f"model.layers.{i}.post_attention_layernorm")
             self.add_mlp(graph, i)
             self.add_norm(graph, "model.norm" if last else f"model.layers.{i + 1}.input_layernorm")
+        self.tap(graph, c.layers, "residual")
         tied = embed if c.tied else None
         return Head(context, "lm_head", vocab=c.vocab, hidden=c.hidden, tied=tied)
 

@@ -69,7 +69,7 @@ CONTRACTS: Mapping[str, ContractNumber] = MappingProxyType(
     {
         "platform": ContractNumber(1, 0),
         "kernel": ContractNumber(1, 0),
-        "model": ContractNumber(1, 0),
+        "model": ContractNumber(1, 1),
         "observer": ContractNumber(1, 3),
         "grammar": ContractNumber(1, 0),
         "drafter": ContractNumber(0, 1),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +53,24 @@ class Model(Protocol):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, hidden] -> [rows, vocabulary], float32."""
+
+
+@runtime_checkable
+class TappedModel(Model, Protocol):
+    """A model that shows what a drafter with a model reads of it; since 1.1.
+
+    Which layers it shows, ``BuildContext.taps`` says when it is built. ``CausalLM`` is one.
+    """
+
+    def forward_tapped(self, batch: ForwardBatch) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """What ``forward`` returns, and for each tap what its layer read, [tokens, hidden] each.
+
+        Layer i reads the sum of all that the layers before it have added to the stream; after the
+        last layer, with i = number of layers, it is what the final norm reads. They are copies.
+        """
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """[tokens] int64 -> [tokens, hidden], as its first layer reads them."""
 
 
 class ModelEntry(Protocol):

@@ -17,7 +17,8 @@ from tokenspeed_sdk.modeling.context import BuildContext
 from tokenspeed_sdk.modeling.fusion import fuse
 from tokenspeed_sdk.modeling.graph import Graph, Step
 from tokenspeed_sdk.modeling.layer import Layer
-from tokenspeed_sdk.modeling.layers.embedding import Head
+from tokenspeed_sdk.modeling.layers.embedding import Embedding, Head
+from tokenspeed_sdk.modeling.layers.tap import Tap
 from tokenspeed_sdk.modeling.rows import split_rows
 from tokenspeed_sdk.modeling.weights import WeightError, WeightMap
 
@@ -31,7 +32,7 @@ OUTPUT = "hidden"
 
 
 class CausalLM(ABC, Generic[Config]):
-    """A model built from a graph. Satisfies the contracts ModelEntry (class) and Model (instance).
+    """A model built from a graph: a ModelEntry (class) and a TappedModel (instance).
 
     A subclass states ``architectures``, ``read_config``, ``cache_groups`` and ``define``; the
     weight map follows from the layers, whose names are those of the checkpoint.
@@ -69,6 +70,7 @@ class CausalLM(ABC, Generic[Config]):
         Raises:
             GraphError: the graph is not well formed.
             LookupError: no kernel serves a call site.
+            ValueError: a drafter wants to read what a layer reads that the family does not show.
         """
         return cls(config, context)
 
@@ -77,8 +79,9 @@ class CausalLM(ABC, Generic[Config]):
         self.context = context
         graph = Graph(INPUTS, OUTPUT)
         self._head = self.define(graph)
+        _name_taps(graph, context.taps, type(self).__name__)
         self.program = compile_graph(fuse(graph, context), context.mesh)
-        self._run = self.program.run
+        self._run = self.program.run_tapped
         self._layers: list[Layer] = [*_layers(graph.steps), self._head]
         self._prepared = False
 
@@ -111,12 +114,47 @@ class CausalLM(ABC, Generic[Config]):
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """Hidden states [tokens, hidden] of a batch; writes its KV."""
-        hidden: torch.Tensor = self._run(batch.token_ids, batch.positions, split_rows(batch))
-        return hidden
+        return self.forward_tapped(batch)[0]
+
+    def forward_tapped(self, batch: ForwardBatch) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """``forward``, and what the layers of ``context.taps`` read, [tokens, hidden] each."""
+        found: tuple[torch.Tensor, tuple[torch.Tensor, ...]] = self._run(
+            batch.token_ids, batch.positions, split_rows(batch)
+        )
+        return found
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """[tokens] int64 -> [tokens, hidden], as its first layer reads them."""
+        embedding = next(layer for layer in self._layers if isinstance(layer, Embedding))
+        return embedding.run(token_ids)
+
+    def tap(self, graph: Graph, layer: int, stream: str) -> None:
+        """For ``define``: the value ``stream`` holds what ``layer`` reads, where a drafter wants
+        it; at the number of layers, what the final norm reads. Between layers that one kernel may
+        do together it keeps them apart."""
+        if layer in self.context.taps:
+            graph.add(Tap(_tap(layer)), reads=(stream,), writes=(_tap(layer),))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, hidden] -> [rows, vocabulary], float32."""
         return self._head.run(hidden)
+
+
+def _tap(layer: int) -> str:
+    return f"tap.{layer}"
+
+
+def _name_taps(graph: Graph, wanted: Sequence[int], model: str) -> None:
+    """Take the taps at the end. ValueError: one that no step writes."""
+    there = {name for step in graph.steps for name in step.writes}
+    missing = [layer for layer in wanted if _tap(layer) not in there]
+    if missing:
+        listed = ", ".join(map(str, missing))
+        raise ValueError(
+            f"the drafter reads what the layers {listed} of the model read, and {model} does not "
+            f"show it; take a drafter that was made for this model"
+        )
+    graph.taps = tuple(_tap(layer) for layer in wanted)
 
 
 def _layers(steps: Iterable[Step]) -> list[Layer]:

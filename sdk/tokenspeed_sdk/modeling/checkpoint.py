@@ -26,6 +26,9 @@ PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 FLOAT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Dtypes that can be converted without further tensors such as scales."""
 
+INTEGER_BYTES = {"I64": 8, "I32": 4}
+"""Dtypes of tables, such as those of token ids."""
+
 CODES = "F8_E4M3"
 """One byte that stands for a number only together with a scale."""
 
@@ -41,7 +44,8 @@ class Entry:
     @property
     def bytes(self) -> int:
         """Bytes in the file; 0 for a dtype that the loader refuses."""
-        size = 1 if self.dtype == CODES else FLOAT_BYTES.get(self.dtype, 0)
+        sizes = {CODES: 1, **FLOAT_BYTES, **INTEGER_BYTES}
+        size = sizes.get(self.dtype, 0)
         return math.prod(self.shape) * size
 
 

@@ -57,9 +57,14 @@ class Program:
     _calls: tuple[_Call, ...]
     _size: int
     _output: int
+    _taps: tuple[int, ...]
 
     def run(self, *inputs: Any) -> Any:
         """The output of the graph for its inputs, in the order in which the graph names them."""
+        return self.run_tapped(*inputs)[0]
+
+    def run_tapped(self, *inputs: Any) -> tuple[Any, tuple[Any, ...]]:
+        """The same, and the graph's taps."""
         values: list[Any] = [None] * self._size
         values[: len(inputs)] = inputs
         for run, reads, write, more, dead in self._calls:
@@ -71,7 +76,7 @@ class Program:
                     values[place] = value
             for place in dead:
                 values[place] = None
-        return values[self._output]
+        return values[self._output], tuple(values[place] for place in self._taps)
 
     def lines(self) -> list[str]:
         """One line per step: layer, values read, values written with their placement."""
@@ -131,7 +136,7 @@ def _check_form(graph: Graph) -> None:
             )
         _check_written(step.reads, written, f"layer {layer.name!r}")
         written.update(step.writes)
-    _check_written((graph.output,), written, "the end of the graph")
+    _check_written((graph.output, *graph.taps), written, "the end of the graph")
 
 
 def _check_written(reads: Sequence[str], written: set[str], reader: str) -> None:
@@ -173,6 +178,8 @@ def _place(graph: Graph, collectives: CollectiveFactory | None) -> list[Step]:
         steps.append(step)
         placed.update(zip(step.writes, step.layer.gives, strict=True))
     want(graph.output, graph.output_placement, "output")
+    for tap in graph.taps:
+        want(tap, Replicate(), "output")
     return steps
 
 
@@ -192,12 +199,13 @@ def _resolve(graph: Graph, steps: Sequence[Step]) -> Program:
         )
         for step, names in zip(steps, dead, strict=True)
     )
-    return Program(tuple(steps), calls, len(places), places[graph.output])
+    taps = tuple(places[name] for name in graph.taps)
+    return Program(tuple(steps), calls, len(places), places[graph.output], taps)
 
 
 def _last_reads(graph: Graph, steps: Sequence[Step]) -> list[tuple[str, ...]]:
     """Per step, the values whose content nobody reads after it: their memory is let go there."""
-    alive = {graph.output}
+    alive = {graph.output, *graph.taps}
     dead: list[tuple[str, ...]] = []
     for step in reversed(steps):
         touched = dict.fromkeys((*step.reads, *step.writes))

@@ -41,6 +41,7 @@ class BuildContext:
             Embeddings stay in ``dtype``, and with "fp8" the head.
         kv_dtype: dtype of the caches: "float8_e4m3fn", or None for ``dtype``.
         row_tokens: most tokens of a decode row: one, and guesses that are verified.
+        taps: layers whose input the model shows to a drafter; see ``TappedModel``.
     """
 
     kernels: KernelResolver
@@ -54,6 +55,7 @@ class BuildContext:
     quantization: str | None = None
     kv_dtype: str | None = None
     row_tokens: int = 1
+    taps: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """ValueError: a format that no layer knows."""

@@ -19,7 +19,8 @@ MOST = 127
 
 
 def load_dummy(weights: WeightMap, seed: int = 0) -> int:
-    """Fill every parameter: vectors of norms and biases with ones, the rest with normal noise.
+    """Fill every parameter: vectors of norms and biases with ones, tables of integers with zeros,
+    the rest with normal noise.
 
     The noise of codes is as fine as their range allows, and their scales bring it down to the
     spread of the others.
@@ -38,6 +39,8 @@ def load_dummy(weights: WeightMap, seed: int = 0) -> int:
             noise.normal_(0.0, CODE_SPREAD, generator=generators[device])
             parameter.copy_(noise.clamp_(-MOST, MOST))
             weights.scales[name].fill_(SPREAD / CODE_SPREAD)
+        elif parameter.dtype == torch.int64:
+            parameter.zero_()
         elif parameter.dim() == 1:
             parameter.fill_(1.0)
         elif not any(parameter is scale for scale in weights.scales.values()):

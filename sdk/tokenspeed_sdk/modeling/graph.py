@@ -27,12 +27,14 @@ class Graph:
         inputs: values that are given at the start, replicated.
         output: value that is taken at the end.
         output_placement: how it is wanted.
+        taps: further values that are taken at the end, each written once.
     """
 
     inputs: tuple[str, ...]
     output: str
     output_placement: Placement = field(default_factory=Replicate)
     steps: list[Step] = field(default_factory=list)
+    taps: tuple[str, ...] = ()
 
     def add(self, layer: Layer, reads: tuple[str, ...], writes: tuple[str, ...]) -> None:
         """Append a step."""

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import torch
 
-from tokenspeed_sdk.modeling.checkpoint import FLOAT_BYTES, Checkpoint
+from tokenspeed_sdk.modeling.checkpoint import FLOAT_BYTES, INTEGER_BYTES, Checkpoint
 from tokenspeed_sdk.modeling.coded import coded_parts, fill_codes, misfits, scale_names
 from tokenspeed_sdk.modeling.weights import WeightError, WeightMap
 
@@ -151,8 +151,10 @@ def _inconvertible(
         dtype = checkpoint.entries[source].dtype
         format = weights.formats.get(weights.slices[target].parameter)
         coded = format is not None and dtype == format.stored
-        if dtype not in FLOAT_BYTES and not coded:
-            yield f"{source} is {dtype}, not one of {', '.join(FLOAT_BYTES)}"
+        table = weights.target(target).dtype == torch.int64
+        known = INTEGER_BYTES if table else FLOAT_BYTES
+        if dtype not in known and not coded:
+            yield f"{source} is {dtype}, not one of {', '.join(known)}"
 
 
 def _problem(title: str, names: Iterable[str]) -> list[str]:

@@ -9,6 +9,7 @@ from tokenspeed_sdk.modeling.layers.heads import SplitHeads
 from tokenspeed_sdk.modeling.layers.linear import ColumnLinear, Linear, RowLinear
 from tokenspeed_sdk.modeling.layers.norm import AddRMSNorm, RMSNorm
 from tokenspeed_sdk.modeling.layers.rope import Rope, rope_table
+from tokenspeed_sdk.modeling.layers.tap import Tap
 
 __all__ = [
     "AddRMSNorm",
@@ -23,6 +24,7 @@ __all__ = [
     "RowLinear",
     "SiluAndMul",
     "SplitHeads",
+    "Tap",
     "cache_place",
     "rope_table",
 ]

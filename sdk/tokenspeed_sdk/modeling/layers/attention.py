@@ -101,9 +101,13 @@ class Attention(Layer):
         return None if binding is None else binding.call
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: Rows) -> torch.Tensor:
+        self.write(k, v, rows)
+        return self.attend(q, rows)
+
+    def write(self, k: torch.Tensor, v: torch.Tensor, rows: Rows) -> None:
+        """Put the batch's keys and values, [tokens, kv_heads, head_dim], into the cache."""
         batch = rows.batch
         self._write(k, v, *self.cache(rows), batch.token_slot, batch.positions, *self.scales)
-        return self.attend(q, rows)
 
     @property
     def scales(self) -> tuple[torch.Tensor, ...]:
