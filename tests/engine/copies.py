@@ -16,7 +16,7 @@ SOURCE, TARGET = 3, 4
 
 def check_copies(executor: Executor) -> None:
     """The row's only page is a copy of another; its second token is written there."""
-    executor._slab._memory.uniform_()
+    executor._slab.rows.view(torch.float32).uniform_()
     before = _kv(executor)
     executor.wait(executor.dispatch(_plan(executor), {}))
     after = _kv(executor)
