@@ -27,6 +27,7 @@ from tokenspeed.cache.slab import Slab
 from tokenspeed.cache.transfers import PageMover
 from tokenspeed.engine.buffers import Limits
 from tokenspeed.engine.device_step import DeviceStep
+from tokenspeed.engine.draft_model import DraftFolder, Drafting
 from tokenspeed.engine.executor import Executor
 from tokenspeed.engine.grammar import Grammars
 from tokenspeed.engine.loop import EngineLoop
@@ -34,6 +35,7 @@ from tokenspeed.engine.speculation import Speculation
 from tokenspeed.engine.verify import PageTableVerifier
 from tokenspeed.front.logprobs import TokenLogprobs, read_logprobs, read_prompt_logprobs
 from tokenspeed.messages import EngineInput, EngineOutput, FromEngine, Sampling, Submit
+from tokenspeed_models.eagle3 import Eagle3
 from tokenspeed_models.llama import LlamaForCausalLM
 from tokenspeed_sdk.contracts.kernel import KernelResolver
 from tokenspeed_sdk.contracts.platform import Device
@@ -151,6 +153,7 @@ def engine(
     quantization: str | None = None,
     kv_dtype: str | None = None,
     row_tokens: int = 1,
+    head: Path | None = None,
 ) -> Iterator[Engine]:
     """A tiny engine that verifies its page tables in every step.
 
@@ -158,9 +161,11 @@ def engine(
 
     Args:
         mover_device: whose streams move pages to and from the host tier; None: the device's.
+        head: folder of an EAGLE-3 head that guesses.
     """
     raw = json.loads((folder / "config.json").read_text())
     config = LlamaForCausalLM.read_config(raw)
+    drafts = None if head is None else DraftFolder.read(Eagle3(), str(head), raw, weights=True)
     context = BuildContext(
         kernels=kernels or ReferenceResolver(),
         device=device.capabilities,
@@ -171,12 +176,18 @@ def engine(
         quantization=quantization,
         kv_dtype=kv_dtype,
         row_tokens=row_tokens,
+        taps=() if drafts is None else drafts.taps,
     )
     model = LlamaForCausalLM.build(config, context)
+    draft_model = None if drafts is None else drafts.build(context, model)
     load_weights(model.weight_map(), folder)
     model.prepare()
+    beside = None
+    if drafts is not None and draft_model is not None:
+        drafts.load(draft_model)
+        beside = drafts.beside(dtype)
     groups = LlamaForCausalLM.cache_groups(config)
-    slab = Slab(device, groups, page_size, pages, context.cache_dtype)
+    slab = Slab(device, groups, page_size, pages, context.cache_dtype, beside)
     max_model_len = min(CONTEXT, pages * page_size)
     planning = Config(
         groups=[CacheGroupConfig("full", page_size)],
@@ -201,7 +212,8 @@ def engine(
         row_tokens=row_tokens,
     )
     caches = [slab.layers(group) for group in groups]
-    step = DeviceStep(model, device, context, caches, limits, config.vocab)
+    drafting = Drafting.of(draft_model, slab, groups[0])
+    step = DeviceStep(model, device, context, caches, limits, config.vocab, drafting)
     mover = None
     if host_pages:
         pool = HostPool(device, host_pages, slab.page_bytes, block_bytes=5 * slab.page_bytes)

@@ -92,6 +92,7 @@ class EngineConfig(_Checked, frozen=True, kw_only=True):
         priority_aging_ms: milliseconds of waiting that count as much as one class of priority.
         drafter: who guesses what requests say next, so that a step may return several tokens of
             each; "suffix" looks for what was said before. None: nobody.
+        drafter_model: folder with config.json and weights of a drafter that is a model.
         draft_tokens: most guesses that a step verifies for a request.
         graphs: whether decode steps are captured and replayed, where the device can.
         verify_page_tables: whether every step's page tables on the device are compared with the
@@ -125,6 +126,7 @@ class EngineConfig(_Checked, frozen=True, kw_only=True):
     itl_target_ms: NotNegative = 0.0
     priority_aging_ms: Count = 10_000
     drafter: Text | None = None
+    drafter_model: Text | None = None
     draft_tokens: Drafts = 7
     graphs: Flag = True
     verify_page_tables: Flag = False
@@ -147,6 +149,11 @@ class EngineConfig(_Checked, frozen=True, kw_only=True):
             raise ConfigError(
                 "{max_num_seqs} is more than {max_step_tokens}; lower the one or raise the other",
                 {"max_num_seqs": self.max_num_seqs, "max_step_tokens": self.max_step_tokens},
+            )
+        if self.drafter_model and not self.drafter:
+            raise ConfigError(
+                "{drafter_model} is for nobody; say who guesses with it: {drafter} must be a name",
+                {"drafter_model": self.drafter_model, "drafter": self.drafter},
             )
         if self.host_kv_gb and not self.prefix_cache:  # it holds nothing but the cache's pages
             raise ConfigError(

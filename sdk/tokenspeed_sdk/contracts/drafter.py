@@ -2,8 +2,10 @@
 # SPDX-FileCopyrightText: The TokenSpeed authors
 """Contract ``drafter``: guesses what requests say next, for the model to verify.
 
-An entry point in ``tokenspeed.drafter`` is a zero-argument callable that returns a DrafterBackend.
-Its module must be light: what is heavy is imported by ``open``.
+An entry point in ``tokenspeed.drafter`` is a zero-argument callable that returns a DrafterBackend,
+which guesses from text, or a DraftModelBackend, which guesses with a model of its own.
+
+From text, on the host. Its module must be light: what is heavy is imported by ``open``.
 
     drafter = backend.open(limits)                # once in an engine
     drafter.begin(7, prompt, namespace=0)
@@ -11,17 +13,31 @@ Its module must be light: what is heavy is imported by ``open``.
     drafter.advance(request, token_start, tokens) # what the model said to it, and more
     drafter.end(7)
 
+With a model, on the device, inside the step that verifies:
+
+    config = backend.read_config(its_config, target_config)
+    head = backend.build(config, context, target, tensors)
+    head.observe(batch, taps)                     # every step, behind the target's forward
+    guesses = head.draft(rows, counts)            # in front of it, for the rows that are to guess
+
 A guess costs time and never changes an answer: the model verifies every one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from numpy.typing import NDArray
+
+    from tokenspeed_sdk.contracts.model import CacheGroup, TappedModel
+    from tokenspeed_sdk.modeling.batch import ForwardBatch
+    from tokenspeed_sdk.modeling.context import BuildContext
+    from tokenspeed_sdk.modeling.weights import WeightMap
 
 
 @dataclass(frozen=True)
@@ -86,7 +102,7 @@ class Drafter(Protocol):
 
 
 class DrafterBackend(Protocol):
-    """One way to guess. An engine uses one."""
+    """One way to guess from text. An engine uses one drafter."""
 
     @property
     def name(self) -> str:
@@ -94,3 +110,76 @@ class DrafterBackend(Protocol):
 
     def open(self, limits: DrafterLimits) -> Drafter:
         """Import what it needs and take its memory."""
+
+
+class DraftModel(Protocol):
+    """A built model that guesses for another, the target. Its calls launch and never wait.
+
+    What it keeps of a token lies in the target's own pages, behind the target's part, at the
+    token's position: ``batch.caches`` are one view for each of its groups. So it may depend on that
+    token and those before it, and on nothing else: whoever finds the page has the same ones.
+    """
+
+    def weight_map(self) -> WeightMap:
+        """Which tensor of the drafter's checkpoint fills which part of which parameter."""
+
+    def prepare(self) -> None:
+        """Called once after loading. ValueError: what was loaded cannot be right."""
+
+    def observe(self, batch: ForwardBatch, taps: tuple[torch.Tensor, ...]) -> None:
+        """Tokens went through the target: keep what guesses will need of them.
+
+        Every token comes here before one behind it is guessed for, a prompt in chunks of any size,
+        guesses too; what stands in the pages behind a wrong guess is written again. A prompt whose
+        first pages were found begins behind them.
+
+        Args:
+            batch: the step, with this drafter's caches.
+            taps: of each layer that it asked for what it read, [tokens, hidden].
+        """
+
+    def draft(self, batch: ForwardBatch, counts: Sequence[int]) -> torch.Tensor:
+        """Guess what follows the last token of some rows, which no ``observe`` has had yet.
+
+        Row r may write at the positions of its token and of its first ``counts[r] - 1`` guesses,
+        and nowhere else; they are observed next. Rows do not depend on each other.
+
+        Args:
+            batch: decode rows, one token each.
+            counts: guesses of each row, at least 1; on the host.
+
+        Returns:
+            [rows, at least max(counts)] int64, each guess a token of the target's vocabulary. What
+            stands behind a row's count is of no account.
+        """
+
+
+class DraftModelBackend(Protocol):
+    """One kind of models that guess. The engine loads one from ``--drafter-model FOLDER``."""
+
+    @property
+    def name(self) -> str:
+        """As in the manifest."""
+
+    def read_config(self, config: Mapping[str, Any], target: Mapping[str, Any], /) -> Any:
+        """The drafter's own config from its folder's config.json and the target's.
+
+        ValueError names field and value, also where the two do not fit together.
+        """
+
+    def taps(self, config: Any, /) -> tuple[int, ...]:
+        """Layers of the target whose input it reads; see ``TappedModel``."""
+
+    def cache_groups(self, config: Any, /) -> tuple[CacheGroup, ...]:
+        """What it keeps of a token, as keys and values of some shape."""
+
+    def build(
+        self, config: Any, context: BuildContext, target: TappedModel, tensors: Collection[str], /
+    ) -> DraftModel:
+        """Create the parameters and bind every kernel.
+
+        Args:
+            context: of the drafter: its ``role`` is "drafter".
+            target: built, its weights not loaded yet; the drafter may call ``embed`` of it.
+            tensors: names in the checkpoint, for what it may hold or share with the target.
+        """

@@ -93,7 +93,7 @@ def run(
     notes: dict[str, str] = {}
     samples: dict[str, list[float]] = {}
     with ExitStack() as stack:
-        plain = msgspec.structs.replace(config, drafter=None)
+        plain = msgspec.structs.replace(config, drafter=None, drafter_model=None)
         ours, theirs = (_engine(stack, each) for each in (config, plain))
         stop_ids = folder.eos_ids(ours.ready.vocab_size)
         for kind, prompts in workloads.items():

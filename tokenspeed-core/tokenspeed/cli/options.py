@@ -207,7 +207,13 @@ _OPTIONS = (
     click.option(
         "--drafter",
         help="Guess what requests say next, so that a step returns several tokens: suffix looks up "
-        "what was said before. Answers stay the same. Left out: nothing is guessed.",
+        "what was said before, eagle3 is a model. Answers stay the same. Left out: nothing is "
+        "guessed.",
+    ),
+    click.option(
+        "--drafter-model",
+        type=click.Path(exists=True, file_okay=False),
+        help="The model of a drafter that has one: a folder with config.json and weights.",
     ),
     click.option(
         "--draft-tokens",

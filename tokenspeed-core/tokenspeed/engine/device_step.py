@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from tokenspeed_sdk.contracts.model import TappedModel
 from tokenspeed_sdk.modeling.batch import CacheView, ForwardBatch
 
 from tokenspeed.engine.adjustments import Adjustments
 from tokenspeed.engine.buffers import DeviceInputs, Limits, StepArrays, StepBuffers, StepLayout
+from tokenspeed.engine.draft_model import DraftStep
 from tokenspeed.engine.prompt_logprobs import PromptWish, find_prompt_logprobs
 from tokenspeed.engine.sampling import Sampler
 from tokenspeed.engine.step_kernels import bind_step_kernels
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from tokenspeed_sdk.modeling.context import BuildContext
 
     from tokenspeed.cache.slab import LayerCache
+    from tokenspeed.engine.draft_model import Drafting
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class DeviceStep:
         caches: Sequence[LayerCache],
         limits: Limits,
         vocab_size: int,
+        drafting: Drafting | None = None,
     ) -> None:
         slots = limits.sequences + 2
         self._each = torch.arange(limits.emits + 1, dtype=torch.int32, device=device.torch_device)
@@ -90,6 +94,9 @@ class DeviceStep:
             CacheView(cache.keys, cache.values, table)
             for cache, table in zip(caches, self._page_tables, strict=True)
         )
+        self._drafts: DraftStep | None = None
+        if drafting is not None:
+            self._drafts = DraftStep(drafting.model, drafting.caches, self._page_tables[0])
 
     def upload(self, buffers: StepBuffers, *, decode: bool = False) -> None:
         """Queue the one copy to the device; ``decode``: the step has decode rows only."""
@@ -135,9 +142,26 @@ class DeviceStep:
         inputs = self._inputs.arrays
         if shape.has_deltas:
             self._update_page_tables(inputs)
-        hidden = self._model.forward(self._batch(inputs, shape, host))
+        if self._drafts is None:
+            hidden = self._model.forward(self._batch(inputs, shape, host))
+        else:
+            hidden = self._forward_observed(self._drafts, inputs, shape, host)
         if wishes:
             find_prompt_logprobs(self._model, self._logprobs, hidden, wishes)
+        return hidden
+
+    def _forward_observed(
+        self, drafts: DraftStep, inputs: StepArrays, shape: StepShape, host: StepArrays | None
+    ) -> torch.Tensor:
+        """The forward between the two parts of a drafter that has a model."""
+        model = self._model
+        assert isinstance(model, TappedModel)
+        if shape.verifies:
+            assert host is not None, "a drafter with a model is not captured"
+            drafts.guess(inputs, host, shape.decode_rows)
+        batch = self._batch(inputs, shape, host)
+        hidden, taps = model.forward_tapped(batch)
+        drafts.observe(batch, taps)
         return hidden
 
     def _sample(self, shape: StepShape, hidden: torch.Tensor, masks: int) -> None:

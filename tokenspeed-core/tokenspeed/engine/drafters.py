@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
 from tokenspeed_sdk.contracts.drafter import DrafterLimits
+from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE
 
 from tokenspeed._drafts import SuffixDrafter
 from tokenspeed.registry.drafters import read_drafter
@@ -14,50 +16,112 @@ from tokenspeed.registry.drafters import read_drafter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tokenspeed_sdk.contracts.drafter import Drafter
+    from numpy.typing import NDArray
+    from tokenspeed_sdk.contracts.drafter import Drafter, DrafterBackend, DraftModelBackend
+    from tokenspeed_sdk.contracts.platform import Device
+    from typing_extensions import TypeIs
 
     from tokenspeed.config import EngineConfig
     from tokenspeed.plugins.plan import Planned
 
-SUFFIX = "suffix"
+    Backend: TypeAlias = DrafterBackend | DraftModelBackend
+
 POOL_BYTES = 64 << 20
 """Of what ended requests said: about 3 million tokens."""
 
 
-def check_drafter(config: EngineConfig, installed: Sequence[Planned]) -> None:
-    """Before minutes of loading: whether there is the drafter that a config names.
+class Suffix:
+    """The engine's own drafter."""
 
-    ValueError: there is none.
-    """
-    name = config.drafter
-    if name is None:
-        return
-    names = [SUFFIX, *sorted(planned.name for planned in installed)]
-    if name not in names:
-        raise ValueError(f"--drafter {name} is not installed; there are: {', '.join(names)}")
+    name = "suffix"
+
+    def open(self, limits: DrafterLimits) -> Drafter:
+        return SuffixDrafter(max_model_len=limits.max_model_len, pool_bytes=limits.pool_bytes)
 
 
-def open_drafter(
-    config: EngineConfig, installed: Sequence[Planned], *, max_model_len: int, vocab_size: int
-) -> Drafter | None:
-    """The drafter of a config, which was checked; None: nothing is to be guessed.
+class GuessedInStep:
+    """What the loop sees of a drafter with a model: how many guesses there will be. Which ones, is
+    found within the step; until then zeros stand for them."""
+
+    def begin(self, request: int, prompt: NDArray[np.int32], *, namespace: int) -> None:
+        """It keeps what it knows in pages, which namespaces part."""
+
+    def advance(
+        self, request: NDArray[np.uint64], token_start: NDArray[np.int32], tokens: NDArray[np.int32]
+    ) -> None:
+        """The step has had them."""
+
+    def draft(
+        self, request: NDArray[np.uint64], most: NDArray[np.int32], tokens: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
+        """As many as are asked for."""
+        tokens[:] = 0
+        return most.copy()
+
+    def end(self, request: int) -> None:
+        """Its pages go with it."""
+
+
+def choose_drafter(
+    config: EngineConfig, device: Device, installed: Sequence[Planned]
+) -> Backend | None:
+    """The drafter that a config names, before minutes of loading; None: nothing is to be guessed.
 
     Args:
         installed: drafters of plugins.
 
     Raises:
+        ValueError: there is none of that name; the folder of a model is given where there is none,
+            or missing where there is one; or steps are captured, which one with a model cannot be.
         LoadError, BrokenPromiseError: it is a plugin's, and that one is at fault.
     """
-    if config.drafter is None:
+    name = config.drafter
+    if name is None:
         return None
-    for planned in installed:
-        if planned.name == config.drafter:
-            limits = DrafterLimits(
-                max_requests=config.max_num_seqs,
-                max_model_len=max_model_len,
-                most=config.draft_tokens,
-                vocabulary=vocab_size,
-                pool_bytes=POOL_BYTES,
-            )
-            return read_drafter(planned).open(limits)
-    return SuffixDrafter(max_model_len=max_model_len, pool_bytes=POOL_BYTES)
+    names = [Suffix.name, *sorted(planned.name for planned in installed)]
+    if name not in names:
+        raise ValueError(f"--drafter {name} is not installed; there are: {', '.join(names)}")
+    found = [read_drafter(planned) for planned in installed if planned.name == name]
+    backend: Backend = found[0] if found else Suffix()
+    _check_model(backend, config, device)
+    return backend
+
+
+def _check_model(backend: Backend, config: EngineConfig, device: Device) -> None:
+    name = backend.name
+    if not guesses_with_model(backend):
+        if config.drafter_model is not None:
+            raise ValueError(f"--drafter {name} has no model; leave --drafter-model out")
+        return
+    if config.drafter_model is None:
+        raise ValueError(
+            f"--drafter {name} guesses with a model: give its folder with --drafter-model"
+        )
+    if config.graphs and GRAPH_CAPTURE in device.capabilities.features:
+        raise ValueError(
+            f"--drafter {name} is not for captured steps: it guesses with a model, for other rows "
+            f"in each step; give --no-graphs, or take a drafter without a model"
+        )
+
+
+def guesses_with_model(backend: Backend | None) -> TypeIs[DraftModelBackend]:
+    """Whether it is of the kind that guesses on the device."""
+    return hasattr(backend, "build")
+
+
+def open_drafter(
+    backend: Backend | None, config: EngineConfig, *, max_model_len: int, vocab_size: int
+) -> Drafter | None:
+    """What the loop asks for guesses; None: nothing is to be guessed."""
+    if backend is None:
+        return None
+    if guesses_with_model(backend):
+        return GuessedInStep()
+    limits = DrafterLimits(
+        max_requests=config.max_num_seqs,
+        max_model_len=max_model_len,
+        most=config.draft_tokens,
+        vocabulary=vocab_size,
+        pool_bytes=POOL_BYTES,
+    )
+    return backend.open(limits)

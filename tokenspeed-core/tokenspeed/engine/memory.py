@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tokenspeed_sdk.contracts.model import CacheGroup
     from tokenspeed_sdk.contracts.platform import Capabilities, MemoryReport
 
+    from tokenspeed.cache.slab import Beside
     from tokenspeed.config import EngineConfig
 
 KV_SHARE = 0.95
@@ -59,14 +60,22 @@ def longest_request(config: EngineConfig, model_context: int) -> int:
 
 
 def plan_kv(
-    config: EngineConfig, group: CacheGroup, dtype: str, max_model_len: int, available: int
+    config: EngineConfig,
+    group: CacheGroup,
+    dtype: str,
+    max_model_len: int,
+    available: int,
+    beside: Beside | None = None,
 ) -> KvBudget:
     """Size the pool from ``--kv-pages``, else from ``available`` bytes.
+
+    Args:
+        beside: what a drafter keeps in every page.
 
     Raises:
         MemoryError: not one page fits; says needed and available.
     """
-    per_page = page_bytes(group, config.page_size, dtype)
+    per_page = page_bytes(group, config.page_size, dtype, beside)
     useful = config.max_num_seqs * -(-max_model_len // config.page_size)
     pages = config.kv_pages or min(useful, available // per_page)
     if pages < 1:

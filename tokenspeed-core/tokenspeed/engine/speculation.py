@@ -98,8 +98,15 @@ class Speculation:
         drafted, accepted: guesses that were verified, and those that were right.
     """
 
-    def __init__(self, drafter: Drafter | None, most: int, vocab_size: int) -> None:
-        """``most``: guesses of a row."""
+    def __init__(
+        self, drafter: Drafter | None, most: int, vocab_size: int, *, known: bool = True
+    ) -> None:
+        """Args:
+        most: guesses of a row.
+        known: whether guesses are known when a step is planned. Else no request with a grammar is
+            guessed for: its masks are made then, one behind each guess.
+        """
+        self._known = known
         self._drafter = drafter
         self._vocab_size = vocab_size
         self._most = most
@@ -114,6 +121,8 @@ class Speculation:
         """The scheduler took a request. One whose earlier tokens change how likely the next are
         returns one at a time."""
         if self._drafter is None or submit.sampling.penalizes:
+            return
+        if submit.grammar and not self._known:
             return
         self._requests[submit.request] = Guesses(submit.tokens, submit.namespace)
 

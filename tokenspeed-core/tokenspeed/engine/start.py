@@ -10,12 +10,12 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from tokenspeed_sdk.contracts.platform import HOST_MEMORY
 from tokenspeed_sdk.model_files import read_object
@@ -25,7 +25,8 @@ from tokenspeed._scheduler import Config, Scheduler, max_copies, max_transfer_pa
 from tokenspeed.cache.transfers import PageMover
 from tokenspeed.engine.buffers import Limits
 from tokenspeed.engine.device_step import DeviceStep
-from tokenspeed.engine.drafters import check_drafter, open_drafter
+from tokenspeed.engine.draft_model import DraftFolder, Drafting
+from tokenspeed.engine.drafters import choose_drafter, guesses_with_model, open_drafter
 from tokenspeed.engine.dry_step import dry_steps
 from tokenspeed.engine.executor import Executor
 from tokenspeed.engine.formats import Formats, warn_of_default_scales
@@ -50,11 +51,14 @@ from tokenspeed.registry.kernels import KernelRegistry
 from tokenspeed.registry.models import load_model
 
 if TYPE_CHECKING:
+    from tokenspeed_sdk.contracts.drafter import DraftModel
     from tokenspeed_sdk.contracts.grammar import Vocabulary
     from tokenspeed_sdk.contracts.model import CacheGroup, Model
     from tokenspeed_sdk.contracts.platform import Device, Platform
 
+    from tokenspeed.cache.slab import Beside
     from tokenspeed.config import EngineConfig
+    from tokenspeed.engine.drafters import Backend
     from tokenspeed.process.launch import LaunchPlan
 
 log = logging.getLogger(__name__)
@@ -67,7 +71,11 @@ PROGRESS_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model whose weights are on the device, with what its config says."""
+    """A model whose weights are on the device, with what its config says.
+
+    Attributes:
+        draft_model, beside: of a drafter with a model, and what it keeps in every page.
+    """
 
     model: Model
     registry: KernelRegistry
@@ -76,6 +84,8 @@ class LoadedModel:
     architecture: str
     vocab_size: int
     weight_bytes: int
+    draft_model: DraftModel | None = None
+    beside: Beside | None = None
 
 
 @contextmanager
@@ -132,22 +142,18 @@ def build_engine(
     config = plan.engine
     phase = partial(_phase, mailbox, tell)
     device = platform.open()
-    drafters = plan.plugins.of("drafter")
-    check_drafter(config, drafters)
+    backend = choose_drafter(config, device, plan.plugins.of("drafter"))
     with phase("load model", "use a smaller model"):
-        loaded = _load(plan, device, mailbox, doing)
+        loaded = _load(plan, device, mailbox, doing, backend)
     with phase("measure workspace", "lower --max-step-tokens"):
         workspace = _workspace(loaded, device, config)
-    kv = allocate_kv(config, loaded.groups, loaded.context, device, workspace, phase)
+    kv = allocate_kv(config, loaded.groups, loaded.context, device, workspace, phase, loaded.beside)
     planning = scheduler_config(config, loaded.groups, kv)
     with phase("capture graphs", "lower --max-num-seqs, or give --no-graphs"):
         may_mask = bool(plan.plugins.of("grammar"))
         executor = _executor(loaded, device, config, kv, planning, doing, may_mask=may_mask)
     drafter = open_drafter(
-        config,
-        drafters,
-        max_model_len=kv.budget.max_model_len,
-        vocab_size=loaded.vocab_size,
+        backend, config, max_model_len=kv.budget.max_model_len, vocab_size=loaded.vocab_size
     )
     loaded.registry.check_pins()
     loaded.registry.check_wired()
@@ -165,7 +171,12 @@ def build_engine(
         mailbox,
         verifier,
         grammars=_grammars(plan, loaded.vocab_size),
-        speculation=Speculation(drafter, config.draft_tokens, loaded.vocab_size),
+        speculation=Speculation(
+            drafter,
+            config.draft_tokens,
+            loaded.vocab_size,
+            known=not guesses_with_model(backend),
+        ),
         kernels=kernels,
         kv_events=config.kv_events,
     )
@@ -180,7 +191,9 @@ def _grammars(plan: LaunchPlan, vocab_size: int) -> Grammars:
     return Grammars(GrammarLoader(Backends(plan.plugins, vocabulary).library))
 
 
-def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox, doing: Tell) -> LoadedModel:
+def _load(
+    plan: LaunchPlan, device: Device, mailbox: Mailbox, doing: Tell, drafter: Backend | None
+) -> LoadedModel:
     config = plan.engine
     folder = Path(config.model)
     raw = read_object(folder / "config.json")
@@ -190,6 +203,7 @@ def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox, doing: Tell) -> Lo
     registry = KernelRegistry(
         plan.plugins, config.pins, check_results=config.check_kernels, tuner=tuner
     )
+    drafts = _read_drafts(config, raw, drafter)
     formats = Formats.choose(config, raw, device.capabilities)
     log.info("formats: %s", formats)
     context = BuildContext(
@@ -199,14 +213,22 @@ def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox, doing: Tell) -> Lo
         max_model_len=longest_request(config, read.size("max_position_embeddings")),
         page_size=config.page_size,
         row_tokens=config.row_tokens,
+        taps=() if drafts is None else drafts.taps,
         **asdict(formats),
     )
     model_config = entry.read_config(raw)
+
+    def build(context: BuildContext) -> tuple[Model, DraftModel | None]:
+        model = entry.build(model_config, context)
+        return model, None if drafts is None else drafts.build(context, model)
+
     shell = replace(context, torch_device="meta")  # measured while the device is empty
-    registry.rehearse(lambda: entry.build(model_config, shell))
-    model = entry.build(model_config, context)
+    registry.rehearse(lambda: build(shell))
+    model, draft_model = build(context)
     weight_bytes = _fill(model.weight_map(), config, mailbox)
     model.prepare()
+    if drafts is not None and draft_model is not None:
+        weight_bytes += drafts.load(draft_model)
     return LoadedModel(
         model=model,
         registry=registry,
@@ -215,7 +237,18 @@ def _load(plan: LaunchPlan, device: Device, mailbox: Mailbox, doing: Tell) -> Lo
         architecture=raw["architectures"][0],
         vocab_size=read.size("vocab_size"),
         weight_bytes=weight_bytes,
+        draft_model=draft_model,
+        beside=None if drafts is None else drafts.beside(context.dtype),
     )
+
+
+def _read_drafts(
+    config: EngineConfig, raw: Mapping[str, Any], drafter: Backend | None
+) -> DraftFolder | None:
+    """The folder of a drafter with a model; ``raw``: config.json of the model."""
+    if not guesses_with_model(drafter) or config.drafter_model is None:
+        return None
+    return DraftFolder.read(drafter, config.drafter_model, raw, weights=config.load != "dummy")
 
 
 def _fill(weights: WeightMap, config: EngineConfig, mailbox: Mailbox) -> int:
@@ -233,7 +266,14 @@ def _workspace(loaded: LoadedModel, device: Device, config: EngineConfig) -> int
     if HOST_MEMORY in device.capabilities.features:
         return 0
     return measure_workspace(
-        loaded.model, loaded.groups, device, loaded.context, config, loaded.vocab_size
+        loaded.model,
+        loaded.groups,
+        device,
+        loaded.context,
+        config,
+        loaded.vocab_size,
+        loaded.draft_model,
+        loaded.beside,
     )
 
 
@@ -259,7 +299,10 @@ def _executor(
         row_tokens=config.row_tokens,
     )
     caches = [kv.slab.layers(group) for group in loaded.groups]
-    step = DeviceStep(loaded.model, device, loaded.context, caches, limits, loaded.vocab_size)
+    drafting = Drafting.of(loaded.draft_model, kv.slab, loaded.groups[0])
+    step = DeviceStep(
+        loaded.model, device, loaded.context, caches, limits, loaded.vocab_size, drafting
+    )
     with loaded.registry.checked_results(doing):
         dry_steps(step, device, limits, loaded.registry.row_samples())
     mover = None if kv.pool is None else PageMover(device, kv.slab, kv.pool)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tokenspeed_sdk.contracts.platform import Device
     from tokenspeed_sdk.modeling import BuildContext
 
+    from tokenspeed.cache.slab import Beside
     from tokenspeed.config import EngineConfig
 
 Phase: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
@@ -55,11 +56,13 @@ def allocate_kv(
     device: Device,
     workspace: int,
     phase: Phase,
+    beside: Beside | None = None,
 ) -> KvTiers:
     """Size and allocate both tiers, once the weights are loaded.
 
     Args:
         workspace: bytes that steps need.
+        beside: what a drafter keeps in every page.
 
     Raises:
         MemoryError: there is not so much.
@@ -67,8 +70,9 @@ def allocate_kv(
     """
     with phase("allocate KV", "lower --kv-pages, or leave it out"):
         available = kv_memory(device.memory(), device.capabilities, workspace)
-        budget = plan_kv(config, groups[0], context.cache_dtype, context.max_model_len, available)
-        slab = Slab(device, groups, config.page_size, budget.pages, context.cache_dtype)
+        dtype, longest = context.cache_dtype, context.max_model_len
+        budget = plan_kv(config, groups[0], dtype, longest, available, beside)
+        slab = Slab(device, groups, config.page_size, budget.pages, dtype, beside)
     host_pages = host_tier_pages(config, slab.page_bytes)
     if not host_pages:
         return KvTiers(budget, slab, pool=None)

@@ -14,13 +14,16 @@ import numpy as np
 from tokenspeed.cache.slab import Slab
 from tokenspeed.engine.buffers import Limits, StepBuffers, StepLayout
 from tokenspeed.engine.device_step import DeviceStep, StepShape
+from tokenspeed.engine.draft_model import Drafting
 from tokenspeed.engine.graphs import DecodeGraphs, graph_sizes
 
 if TYPE_CHECKING:
+    from tokenspeed_sdk.contracts.drafter import DraftModel
     from tokenspeed_sdk.contracts.model import CacheGroup, Model
     from tokenspeed_sdk.contracts.platform import Device
     from tokenspeed_sdk.modeling.context import BuildContext
 
+    from tokenspeed.cache.slab import Beside
     from tokenspeed.config import EngineConfig
 
 MARGIN = 1.1
@@ -34,6 +37,8 @@ def measure_workspace(
     context: BuildContext,
     config: EngineConfig,
     vocab_size: int,
+    draft_model: DraftModel | None = None,
+    beside: Beside | None = None,
 ) -> int:
     """Bytes of the largest prefill step and the largest decode graph together.
 
@@ -49,10 +54,10 @@ def measure_workspace(
         row_tokens=config.row_tokens,
     )
     before = device.memory().used
-    slab = Slab(device, groups, config.page_size, 1, context.cache_dtype)
-    step = DeviceStep(
-        model, device, context, [slab.layers(group) for group in groups], limits, vocab_size
-    )
+    slab = Slab(device, groups, config.page_size, 1, context.cache_dtype, beside)
+    caches = [slab.layers(group) for group in groups]
+    drafting = Drafting.of(draft_model, slab, groups[0])
+    step = DeviceStep(model, device, context, caches, limits, vocab_size, drafting)
     buffers = StepBuffers(device, StepLayout(limits), limits)
     shape = _one_long_prompt(buffers, limits.tokens)
     stream = device.stream()

@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING
 from tokenspeed.plugins.load.activate import broken, call
 
 if TYPE_CHECKING:
-    from tokenspeed_sdk.contracts.drafter import DrafterBackend
+    from tokenspeed_sdk.contracts.drafter import DrafterBackend, DraftModelBackend
 
     from tokenspeed.plugins.plan import Planned
 
+OF_MODELS = ("read_config", "taps", "cache_groups", "build")
+"""What a drafter with a model must have; one from text must have ``open``."""
 
-def read_drafter(planned: Planned) -> DrafterBackend:
+
+def read_drafter(planned: Planned) -> DrafterBackend | DraftModelBackend:
     """Load one. LoadError, BrokenPromiseError."""
     backend = call(planned)
     if getattr(backend, "name", None) != planned.name:
         raise broken(planned, f"calls itself {getattr(backend, 'name', None)!r}")
-    if not callable(getattr(backend, "open", None)):
-        raise broken(planned, "has no method open")
-    backend_: DrafterBackend = backend
+    wanted = OF_MODELS if hasattr(backend, "build") else ("open",)
+    for method in wanted:
+        if not callable(getattr(backend, method, None)):
+            raise broken(planned, f"has no method {method}")
+    backend_: DrafterBackend | DraftModelBackend = backend
     return backend_

@@ -108,7 +108,7 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's; what is raised is the plugin's
     planned = msgspec.json.decode(sys.stdin.buffer.read(), type=Planned)
-    if planned.contract in ("kernel", "model") and find_spec("torch") is not None:
+    if planned.contract in ("kernel", "model", "drafter") and find_spec("torch") is not None:
         import torch  # noqa: F401  (an engine has it already; its time is not the plugin's)
     os.write(int(sys.argv[2]), b".")
     start = time.perf_counter()
