@@ -169,7 +169,7 @@ class EngineClient:
         if engine_is_idle:
             self._quiet_since = time.monotonic()
         ids = [next(self._numbers) for _ in range(request.n)]
-        stream = Stream(self, ids, record)
+        stream = Stream(self.abort, ids, record)
         self._sequences.update((id_, (stream, i)) for i, id_ in enumerate(ids))
         if request.grammar is not None:
             self._send_grammar(request.grammar)

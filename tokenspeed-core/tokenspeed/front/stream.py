@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tokenspeed.front.errors import RequestError
 from tokenspeed.front.finish import Finish
 
 if TYPE_CHECKING:
-    from tokenspeed.front.engine_client import EngineClient
     from tokenspeed.front.logprobs import TokenLogprobs
     from tokenspeed.observe.events import RequestRecord
 
@@ -53,15 +53,18 @@ class Delta:
 class Stream:
     """The n sequences of one request. The client fills it, one reader empties it.
 
+    Args:
+        abort: stops a sequence, by its id.
+
     Attributes:
         record: where the request's progress is noted, if anywhere.
     """
 
     def __init__(
-        self, client: EngineClient, ids: list[int], record: RequestRecord | None = None
+        self, abort: Callable[[int], None], ids: list[int], record: RequestRecord | None = None
     ) -> None:
         self.record = record
-        self._client = client
+        self._abort = abort
         self._ids = ids
         self._news: dict[int, Delta] = {}
         self._arrived = asyncio.Event()
@@ -98,9 +101,9 @@ class Stream:
 
     def abort(self, index: int) -> None:
         """Stop one sequence; nothing more comes of it."""
-        self._client.abort(self._ids[index])
+        self._abort(self._ids[index])
 
     def close(self) -> None:
         """Stop all sequences that still run."""
         for request in self._ids:
-            self._client.abort(request)
+            self._abort(request)
