@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,27 +39,59 @@ def hello(url: str) -> str:
     return str(answer.choices[0].message.content)
 
 
-def test_first_token_comes_soon(demo_folder: Path) -> None:
+@dataclass
+class Life:
+    """A server from its start to Ctrl-C in the middle of a stream, every import of every process
+    logged by the interpreter itself."""
+
+    first_token_s: float
+    start: list[str]
+    output: str
+    code: int | None
+    family: list[psutil.Process]
+
+
+@pytest.fixture(scope="module")
+def life(demo_folder: Path) -> Life:
+    begin = time.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+        with served(str(demo_folder)) as running, client_of(running.url) as client:
+            start = [line for line in running.output if not line.startswith("import time:")]
+            assert hello(running.url)
+            first_token_s = time.monotonic() - begin
+            family = psutil.Process(running.process.pid).children(recursive=True)
+            stream = client.chat.completions.create(
+                model=MODEL,
+                messages=[{"role": "user", "content": "Count to one thousand."}],
+                max_tokens=2000,
+                stream=True,
+                extra_body={"ignore_eos": True},
+            )
+            for _ in range(3):
+                next(stream)
+    return Life(first_token_s, start, "".join(running.output), running.process.returncode, family)
+
+
+def test_first_token_comes_soon(life: Life) -> None:
     """5 to 7 s on an idle machine; the bound is for one that others use."""
-    start = time.monotonic()
-    with served(str(demo_folder)) as server:
-        output = "".join(server.output)
-        assert hello(server.url)
-        assert time.monotonic() - start <= 30
-    assert output.count("http://") == 1, "the curl line holds the only URL"
-    assert output.rstrip().splitlines()[-1].startswith("curl http://127.0.0.1:")
+    assert life.first_token_s <= 30
+    assert "".join(life.start).count("http://") == 1, "the curl line holds the only URL"
+    assert life.start[-1].startswith("curl http://127.0.0.1:")
 
 
-def test_front_and_engine_do_not_import_transformers(
-    demo_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every import of every process is logged by the interpreter itself."""
-    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
-    with served(str(demo_folder)) as server:
-        hello(server.url)
-    imported = set(re.findall(r"^import time:.*\|\s+([\w.]+)$", "".join(server.output), re.M))
+def test_front_and_engine_do_not_import_transformers(life: Life) -> None:
+    imported = set(re.findall(r"^import time:.*\|\s+([\w.]+)$", life.output, re.M))
     assert {"torch", "tokenspeed.engine.loop", "tokenspeed.front.server"} <= imported
     assert not {name for name in imported if name.partition(".")[0] == "transformers"}
+
+
+def test_ctrl_c_in_the_middle_of_work_ends_in_order(life: Life) -> None:
+    assert life.code == 0
+    assert len(life.family) == 3
+    assert not psutil.wait_procs(life.family, timeout=1)[1]
+    assert "terminate called" not in life.output
+    assert "Traceback" not in life.output
 
 
 @pytest.mark.parametrize("victim", ["supervisor", "engine"])
@@ -75,31 +108,6 @@ def test_no_process_outlives_a_kill(demo_folder: Path, victim: str) -> None:
         last_words = "".join(server.output).rpartition("ts serve: ")[2]
         assert last_words.startswith("engine failed: killed by SIGKILL")
         assert code == 1
-
-
-def test_ctrl_c_ends_in_order(demo_folder: Path) -> None:
-    with served(str(demo_folder)) as server:
-        family: list[Any] = psutil.Process(server.process.pid).children(recursive=True)
-    assert server.process.returncode == 0
-    assert not psutil.wait_procs(family, timeout=1)[1]
-    assert "Traceback" not in "".join(server.output)
-
-
-def test_ctrl_c_in_the_middle_of_work_is_clean(demo_folder: Path) -> None:
-    with served(str(demo_folder)) as server, client_of(server.url) as client:
-        stream = client.chat.completions.create(
-            model=MODEL,
-            messages=[{"role": "user", "content": "Count to one thousand."}],
-            max_tokens=2000,
-            stream=True,
-            extra_body={"ignore_eos": True},
-        )
-        for _ in range(3):
-            next(stream)
-    output = "".join(server.output)
-    assert server.process.returncode == 0
-    assert "terminate called" not in output
-    assert "Traceback" not in output
 
 
 def test_a_broken_checkpoint_is_said_in_one_piece(demo_folder: Path, tmp_path: Path) -> None:
