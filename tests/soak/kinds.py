@@ -91,7 +91,8 @@ def stream(luck: random.Random) -> Request:
 
 
 def whole(luck: random.Random) -> Request:
-    body = chat(luck)
+    """Now and then with a stop string, for which the front makes text."""
+    body = chat(luck, **luck.choice(({}, {"stop": [" the", "ing"]})))
     return Request(CHAT, body, check=lambda answer: within_length(answer, body["max_tokens"]))
 
 
@@ -200,10 +201,15 @@ def bad_grammar(luck: random.Random) -> Request:
 
 
 def slow_grammar(luck: random.Random) -> Request:
-    """It takes long to compile, or is too large: refused, or answered."""
-    names = {f"{luck.choice(WORDS)}{i}": {"type": "string"} for i in range(luck.randint(50, 400))}
-    count = luck.randint(100, 2000)
-    slow: Json = luck.choice((asked_for(schema_of(names)), {"regex": f"(a|b){{{count}}}c?(a|b)*"}))
+    """Compiling it takes a second or more, while others wait; or it is too large, and refused. One
+    of forty: what is compiled is kept, and is large."""
+    shape = random.Random(luck.randrange(40))
+    pattern = {"type": "string", "pattern": "^[a-z]{1,20}[0-9]{1,20}$"}
+    names = {f"{shape.choice(WORDS)}{i}": pattern for i in range(shape.choice((200, 400, 2000)))}
+    words = [f"{shape.choice(WORDS)} {shape.randrange(1 << 30)}" for _ in range(10_000)]
+    slow: Json = shape.choice(
+        (asked_for(schema_of(names)), asked_for({"enum": words}), {"regex": "(a|b){1,100000}c"})
+    )
     return Request(CHAT, chat(luck, max_tokens=8, **slow), statuses=(200, 400))
 
 

@@ -236,6 +236,7 @@ def test_sigterm_drains_before_anybody_is_stopped(start_server):
     server.process.send_signal(signal.SIGTERM)
     assert server.wait() == 0
     assert 0.5 < time.monotonic() - started < 5
+    assert server.last_lines(1) == ["shutting down: open requests have 20 s to end"]
     assert order_of(server, "asked", "drained", "stop") == [
         *("asked to drain", "drained"),
         *("stop gateway", "stop front", "stop engine"),

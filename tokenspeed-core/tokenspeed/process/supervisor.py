@@ -257,14 +257,15 @@ def serve(
         announce: called with the front's "ready" event once requests are served.
         restarts: how often within an hour engine and front are started anew when one has died.
     """
-    drain_s = plan.front.drain_timeout + _DRAIN_SLACK
+    drain_s = plan.front.drain_timeout
     with suppress(StopRequested), serving(plan, http, log_level) as (supervisor, ready):
         announce(ready)
         try:
             _keep_serving(supervisor, _with_ports(plan, ready), restarts)
         except StopRequested as stop:
             if stop.gently:
-                supervisor.drain(supervisor.child("front"), drain_s)
+                supervisor.say(f"shutting down: open requests have {drain_s:g} s to end")
+                supervisor.drain(supervisor.child("front"), drain_s + _DRAIN_SLACK)
 
 
 def _keep_serving(supervisor: Supervisor, plan: LaunchPlan, restarts: int) -> None:
