@@ -37,7 +37,7 @@ class Side:
     @property
     def kv(self) -> torch.Tensor:
         """Every page that somebody owns, as bytes: NaN equals itself."""
-        return self.slab._memory[1:].view(torch.uint8)
+        return self.slab.rows[1:]
 
 
 def build(gpu: Any, kernels: Any, folder: Path, dtype: str) -> tuple[Any, Any, Any]:
