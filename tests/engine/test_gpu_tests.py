@@ -24,7 +24,8 @@ FOLDER = Path(__file__).parents[1] / "gpu"
 def module(name: str) -> ModuleType:
     """A file of the GPU's tests."""
     spec = importlib.util.spec_from_file_location(f"on_the_cpu_{name}", FOLDER / f"{name}.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     made = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
     return made
