@@ -36,7 +36,7 @@ SCHEMA = {
 SAID = [{"role": "user", "content": f"Write this list again, as JSON:\n{json.dumps(PEOPLE)}"}]
 ASKED: list[dict[str, Any]] = [
     {"json_schema": json.dumps(SCHEMA)},
-    {"json_schema": json.dumps(SCHEMA), "temperature": 0.8, "seed": 5, "logprobs": True, "top_logprobs": 2},
+    {"json_schema": json.dumps(SCHEMA), "temperature": 0.8, "seed": 5, "logprobs": True},
     {"min_tokens": 50, "temperature": 0.6, "seed": 7},
     {"frequency_penalty": 0.5},
 ]
