@@ -44,6 +44,10 @@ from tokenspeed_nvidia.kernels.pdl import options, start_dependents, wait_for_in
 
 REGISTER_WARPS = 8
 
+PARTS_OF_A_UNIT = tl.constexpr(16)
+"""At most: whoever arrives last reads them all, and of many lines each part is as large as blocks of
+keys. With few runs, that took longer than the blocks did."""
+
 
 @triton.jit
 def find_share_of_runs(
@@ -61,10 +65,11 @@ def find_share_of_runs(
     goes_on = followed & (next_slot == slot) & (next_length == length + 1)
     last = there & (goes_on == 0)
     _, counts = row_blocks(tl.minimum(tl.maximum(length, 0), tokens), REACH, BLOCK_N)
-    counts = tl.where(last, counts, 0) * KV_HEADS
-    ends = tl.cumsum(counts, 0)
-    total = tl.sum(counts, 0)
-    share = tl.cdiv(total, tl.num_programs(0))
+    counts = tl.where(last, counts, 0)
+    longest = tl.max(counts, 0)
+    ends = tl.cumsum(counts * KV_HEADS, 0)
+    total = tl.sum(counts, 0) * KV_HEADS
+    share = tl.maximum(tl.cdiv(total, tl.num_programs(0)), tl.cdiv(longest, PARTS_OF_A_UNIT))
     position = tl.minimum(program * share, total)
     row = tl.sum((ends <= position).to(tl.int32), 0)
     row_begin = tl.max(tl.where(ends <= position, ends, 0), 0)
