@@ -124,8 +124,10 @@ def test_kill_9_leaves_no_orphan(start_server, wait_gone):
     assert wait_gone(pids, 2) == []
 
 
-def test_a_second_interrupt_hastens(start_server, wait_gone):
-    server = start_server(FAKE_FRONT="deaf", FAKE_GRACE="30")
+@pytest.mark.parametrize("deaf", [["FAKE_FRONT"], ["FAKE_ENGINE", "FAKE_FRONT"]])
+def test_a_second_interrupt_hastens(start_server, wait_gone, deaf):
+    """All that is still to end, not only whom it is waited for."""
+    server = start_server(**dict.fromkeys(deaf, "deaf"), FAKE_GRACE="30")
     server.wait_serving()
     server.process.send_signal(signal.SIGINT)
     time.sleep(0.4)

@@ -88,8 +88,9 @@ class Supervisor:
             modules: of each name, which child runs.
         """
         places = [i for i, child in enumerate(self.children) if child.name in modules]
+        asked = self._signals
         for i in reversed(places):
-            self._end(self.children[i])
+            self._end(self.children[i], asked)
         for i in places:
             self.children[i].stop()
             name = self.children[i].name
@@ -157,8 +158,9 @@ class Supervisor:
 
     def stop(self) -> None:
         """End the children, last started first; a further signal ends them at once."""
+        asked = self._signals
         for child in reversed(self.children):
-            self._end(child)
+            self._end(child, asked)
         for child in self.children:
             child.stop()
         self._outlet.flush(_LAST_WORDS)
@@ -166,9 +168,8 @@ class Supervisor:
         self._wakeup.close()
         self._wakeup_end.close()
 
-    def _end(self, child: Child) -> None:
-        """Ask it to end, and insist after a while, or with a further signal."""
-        asked = self._signals
+    def _end(self, child: Child, asked: int) -> None:
+        """Ask it to end, and insist after a while, or with more than so many signals."""
         child.terminate()
         deadline = time.monotonic() + _STOP_GRACE
         while not child.ended():
@@ -209,7 +210,7 @@ class Supervisor:
         """No longer listen to an ended child: its descriptors would be readable for ever. Those
         that stand on it hear why it ended, so that they can say it to whom they serve."""
         heard = self._selector.get_map()
-        if child.pidfd not in heard:
+        if child.pidfd < 0 or child.pidfd not in heard:
             return
         for fd in (child.status_fd, child.output_fd, child.pidfd):
             if fd is not None and fd in heard:
