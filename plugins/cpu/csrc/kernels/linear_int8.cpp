@@ -45,32 +45,13 @@ struct Split {
   int64_t tile_bytes() const { return groups * RowGroup::size(height); }
 };
 
-struct Most {
-  TS_INLINE IntVec operator()(IntVec a, IntVec b) const { return a > b ? a : b; }
-};
-struct Total {
-  TS_INLINE IntVec operator()(IntVec a, IntVec b) const { return a + b; }
-};
-
-// One lane made of all lanes, two at a time.
-template <class Join, int kStep = kWidth / 2>
-TS_INLINE int32_t joined(IntVec v) {
-  if constexpr (kStep == 0) {
-    return v[0];
-  } else {
-    IntVec other;
-    for (int i = 0; i < kWidth; ++i) other[i] = i ^ kStep;
-    return joined<Join, kStep / 2>(Join{}(v, __builtin_shuffle(v, other)));
-  }
-}
-
 // Codes and scale of kGroup features, of row `row` of `to`.
 TS_INLINE void quantize_group(const float* x, const RowGroup& to, int64_t row) {
   IntVec largest = {};  // bits of magnitudes order as magnitudes do, NaN above all
   for (int i = 0; i < kGroup; i += kWidth) {
-    largest = Most{}(largest, bits(load(x + i)) & 0x7fffffff);
+    largest = Larger{}(largest, bits(load(x + i)) & 0x7fffffff);
   }
-  const int32_t most = joined<Most>(largest);
+  const int32_t most = joined<Larger>(largest);
   const bool finite = most < 0x7f800000;
   const float step = __builtin_bit_cast(float, most) / 127.0f;
   const float scale = step == 0 ? 1.0f : step;
@@ -84,7 +65,7 @@ TS_INLINE void quantize_group(const float* x, const RowGroup& to, int64_t row) {
     *reinterpret_cast<CodeVec*>(codes + i) = __builtin_convertvector(code, CodeVec);
   }
   to.scale()[row] = finite ? scale : __builtin_nanf("");
-  to.start()[row] = static_cast<Number>(-kOffset * joined<Total>(sums));
+  to.start()[row] = static_cast<Number>(-kOffset * joined<Sum>(sums));
   for (int i = 0; i < kFours; ++i) {
     __builtin_memcpy(to.four(i, row), codes + 4 * i, 4 * sizeof(Code));
   }

@@ -56,17 +56,35 @@ TS_INLINE T clamp(T x, T low, T high) {
 TS_INLINE Vec max_of(Vec a, Vec b) { return a > b ? a : b; }
 TS_INLINE Vec min_of(Vec a, Vec b) { return a < b ? a : b; }
 
-TS_INLINE float sum(Vec v) {
-  float total = 0;
-  for (int i = 0; i < kWidth; ++i) total += v[i];
-  return total;
+// One lane made of all lanes, halves joined with halves: log2 steps, where one behind the other would
+// wait for each.
+template <class Join, class Lanes, int kStep = kWidth / 2>
+TS_INLINE auto joined(Lanes v) {
+  if constexpr (kStep == 0) {
+    return v[0];
+  } else {
+    IntVec other;
+    for (int i = 0; i < kWidth; ++i) other[i] = i ^ kStep;
+    return joined<Join, Lanes, kStep / 2>(Join{}(v, __builtin_shuffle(v, other)));
+  }
 }
 
-TS_INLINE float maximum(Vec v) {
-  float best = v[0];
-  for (int i = 1; i < kWidth; ++i) best = v[i] > best ? v[i] : best;
-  return best;
-}
+struct Larger {
+  template <class Lanes>
+  TS_INLINE Lanes operator()(Lanes a, Lanes b) const {
+    return a > b ? a : b;
+  }
+};
+struct Sum {
+  template <class Lanes>
+  TS_INLINE Lanes operator()(Lanes a, Lanes b) const {
+    return a + b;
+  }
+};
+
+TS_INLINE float sum(Vec v) { return joined<Sum>(v); }
+// Of lanes that are numbers.
+TS_INLINE float maximum(Vec v) { return joined<Larger>(v); }
 
 TS_INLINE IntVec bits(Vec v) { return reinterpret_cast<IntVec>(v); }
 TS_INLINE Vec from_bits(IntVec v) { return reinterpret_cast<Vec>(v); }
