@@ -46,16 +46,15 @@ def perplexity(folder: Path, ids: list[int]) -> float:
 
 
 def test_perplexity_on_english_text(demo_folder: Path, tokenizer: Any) -> None:
-    """8.1 when it is right; a bound of 15 would let small mistakes through."""
-    ids = tokenizer(TEXT).input_ids
-    assert len(ids) >= 2000
-    assert perplexity(demo_folder, ids) <= 8.5
+    """7.5 when it is right; a bound of 15 would let small mistakes through."""
+    assert perplexity(demo_folder, tokenizer(TEXT).input_ids[:1000]) <= 7.9
 
 
 def test_perplexity_tells_when_q_and_k_are_out_of_order(
     unmended_folder: Path, tokenizer: Any
 ) -> None:
-    assert perplexity(unmended_folder, tokenizer(TEXT).input_ids) > 25
+    """Of a part of the text, which the model finds as easy when they are in order."""
+    assert perplexity(unmended_folder, tokenizer(TEXT).input_ids[:500]) > 25
 
 
 def test_rope_order_is_undone_per_head() -> None:

@@ -215,7 +215,12 @@ def pytest(folder: str, *options: str, environment: str = "", alone: bool = Fals
 
 
 def on_python_312() -> Iterator[Step]:
-    """The torch-free part, where there is a Python 3.12 that is not the one under test."""
+    """The torch-free part, where there is a Python 3.12 that is not the one under test.
+
+    Left out is what no version of Python changes, and what the steps above have run: the C++
+    control plane under random messages, behind a binding that is tested here too, and what the
+    published gateway does, which is one program for all versions.
+    """
     name = "the torch-free part on Python 3.12"
     other = None if version(os.environ["PYTHON"]) == "3.12" else python_312()
     if other is None:

@@ -82,7 +82,7 @@ async def mixed(client: openai.AsyncOpenAI, url: str) -> dict[str, list[Seen]]:
     alone = [await streamed(client, TOLD * 3, 8) for _ in range(3)]  # the last two hit the first
     # 8 pages each at their end: three of them fill the pool, so it takes pages from somebody unless
     # they come seconds apart.
-    together = [streamed(client, f"{number}. {TOLD}", 100) for number in range(8)]
+    together = [streamed(client, f"{number}. {TOLD}", 100) for number in range(6)]
     leavers = [left(client, f"No. {number}: {TOLD}", 0.4 + 0.1 * number) for number in range(3)]
     crowd, gone = await asyncio.gather(asyncio.gather(*together), asyncio.gather(*leavers))
     errors = [await refused(url) for _ in range(2)]

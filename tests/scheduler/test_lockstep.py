@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from lockstep_rank import Rank
 
-STEPS = 100_000
+STEPS = 50_000
 SWAP_AT = 1000
 PAGE_IDS = {
     "delta_page",
