@@ -45,8 +45,8 @@ from tokenspeed_nvidia.kernels.pdl import options, start_dependents, wait_for_in
 REGISTER_WARPS = 8
 
 PARTS_OF_A_UNIT = tl.constexpr(16)
-"""At most: whoever arrives last reads them all, and of many lines each part is as large as blocks of
-keys. With few runs, that took longer than the blocks did."""
+"""At most: whoever arrives last reads them all, and of many lines each part is as large as blocks
+of keys. With few runs, that took longer than the blocks did."""
 
 
 @triton.jit
