@@ -27,6 +27,7 @@ from tokenspeed_sdk.testing import H100, TINY, kernel_conformance
 from triton.runtime import interpreter
 
 from tokenspeed_nvidia.catalog import kernels
+from tokenspeed_nvidia.kernels.attention_verify import attention_verify
 from tokenspeed_nvidia.kernels.fp8_quantize import add_norm_quantize, quantize
 from tokenspeed_nvidia.kernels.kv_gather import Gathering, gather_kv
 
@@ -120,3 +121,22 @@ def test_pages_of_rows_are_laid_end_to_end(dtype: torch.dtype) -> None:
         tokens = slab[torch.tensor([4, 1, 3]), each].float().transpose(1, 2).flatten(0, 1)
         rows = torch.cat((tokens[:25], tokens[36:]))
         assert torch.equal(copy.float(), rows * (factor if scales[0] is not None else 1))
+
+
+@pytest.mark.parametrize("window", [None, 400])
+def test_runs_that_many_programs_share(window: int | None) -> None:
+    """Runs of three, one and four rows behind up to 700 tokens, in up to eight parts."""
+    runs, width, page = ((3, 700), (1, 33), (4, 500)), 64, 16
+    generator = torch.Generator().manual_seed(0)
+    slab = torch.randn(100, 2, 2, page, width, generator=generator).half()
+    order = torch.randperm(99, generator=generator).int() + 1
+    table = torch.zeros((5, 44), dtype=torch.int32)
+    for slot, pages in ((1, order[:44]), (2, order[44:47]), (4, order[47:79])):
+        table[slot, : len(pages)] = pages
+    slots = torch.tensor([1] * 3 + [2] + [4] * 4, dtype=torch.int32)
+    seen = [n for count, last in runs for n in range(last - count + 1, last + 1)]
+    q = torch.randn(8, 6, width, generator=generator).half()
+    args = (q, slab[:, 0], slab[:, 1], table, slots, torch.tensor(seen, dtype=torch.int32), 0.2)
+    found = attention_verify(*args, window=window, queries=5, units=8)
+    expected = ops.attention_verify(*args, window=window)
+    torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-3)
