@@ -68,8 +68,8 @@ def gateway_arguments(config: GatewayConfig, grpc_port: int) -> list[str]:
         arguments += ["--history-backend", "none"]
     patience = math.ceil(config.request_timeout) + _LATER_S
     arguments += ["--request-timeout-secs", str(patience)]
-    # A front that was started again is used within seconds.
-    arguments += ["--health-check-interval-secs", "5", "--health-success-threshold", "1"]
+    # A front that was started anew is used within a second.
+    arguments += ["--health-check-interval-secs", "1", "--health-success-threshold", "1"]
     arguments += ["--log-level", "warn", "--disable-retries", "--disable-circuit-breaker"]
     if config.tool_call_parser in TABLES:
         arguments += ["--parser", "symphony"]
