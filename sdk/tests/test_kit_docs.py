@@ -60,6 +60,8 @@ ACME_GRAMMAR = _sound("test_kit_grammar.py") + "\n\nAcme = Regexes\n"
 
 ACME_DRAFTER = _sound("test_kit_drafter.py") + "\n\nAcme = Follower\n"
 
+ACME_HEAD = _sound("test_kit_draft_model.py") + "\n\nAcme, CONFIG = Recurrent, {}\n"
+
 
 def test_every_block_is_a_file() -> None:
     assert len(FILES) == TEXT.count("```python") > 0
@@ -69,6 +71,7 @@ def test_every_file_runs(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(acme_kernels=ACME)
     pytester.makepyfile(acme_grammar=ACME_GRAMMAR)
     pytester.makepyfile(acme_drafter=ACME_DRAFTER)
+    pytester.makepyfile(acme_head=ACME_HEAD)
     pytester.mkpydir("acme_npu").joinpath("platform.py").write_text(ACME_NPU)
     for name, text in FILES.items():
         (pytester.path / name).write_text(text)

@@ -223,6 +223,8 @@ def _command(**values: Any) -> None:
         ("--host-kv-gb -1", "Invalid value for '--host-kv-gb'"),
         ("--priority-aging-ms 0", "Invalid value for '--priority-aging-ms'"),
         ("--host-kv-gb 1 --no-prefix-cache", "--host-kv-gb 1.0 needs the prefix cache"),
+        ("--drafter-model .", "--drafter-model '.' is for nobody; say who guesses with it"),
+        ("--drafter eagle3 --drafter-model /nowhere", "'/nowhere' does not exist"),
     ],
 )
 def test_options(arguments: str, said: str) -> None:

@@ -105,6 +105,15 @@ class Eagle3:
                     f"the drafter's config.json: {key} must be {wanted} for this model; got "
                     f"{found}; take a head that was made for it"
                 )
+        kv_heads = read.size("num_key_value_heads", default=heads)
+        for key, number, parts in (
+            ("hidden_size", hidden, 2),
+            ("num_attention_heads", heads, kv_heads),
+        ):
+            if number % parts:
+                raise ValueError(
+                    f"the drafter's config.json: {key} must be a multiple of {parts}; got {number}"
+                )
         return Eagle3Config(
             vocab=vocab,
             draft_vocab=read.size("draft_vocab_size", default=vocab),
@@ -112,7 +121,7 @@ class Eagle3:
             target_hidden=target_hidden,
             inter=read.size("intermediate_size"),
             heads=heads,
-            kv_heads=read.size("num_key_value_heads", default=heads),
+            kv_heads=kv_heads,
             head_dim=head_dim,
             eps=read.number("rms_norm_eps", default=1e-6),
             bias=read.flag("attention_bias", default=False),
@@ -334,16 +343,16 @@ def _taps(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:
     says, what it has written, which is what the next one reads.
     """
     key, nested = "eagle_aux_hidden_state_layer_ids", config.get("eagle_config") or {}
-    found = config.get(key) or nested.get(key)
-    taps = (2, layers // 2, layers - 3) if found is None else tuple(found)
-    if found is not None and taps[0] == 1:
-        taps = tuple(layer + 1 for layer in taps)
-    if not all(isinstance(layer, int) and 0 <= layer <= layers for layer in taps):
+    found = config.get(key, nested.get(key))
+    taps = [2, layers // 2, layers - 3] if found is None else found
+    if found and found[0] == 1:
+        taps = [layer + 1 for layer in found]
+    if not taps or not all(layer in range(layers + 1) for layer in taps):
         raise ValueError(
-            f"the drafter's config.json: {key} must name layers of the model, which has {layers}; "
-            f"got {found or 'none'}"
+            f"the drafter's config.json: {key} must list layers of the model, which has {layers}; "
+            f"got {'none' if found is None else found}"
         )
-    return taps
+    return tuple(taps)
 
 
 def _refuse_variants(config: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tokenspeed_sdk.testing.drafter.model_suite import draft_model_conformance
     from tokenspeed_sdk.testing.drafter.suite import drafter_conformance
     from tokenspeed_sdk.testing.grammar.suite import grammar_conformance
     from tokenspeed_sdk.testing.kernel.cases import LARGE, TINY, USUAL, Call, Case, Grid, Inputs
@@ -49,6 +50,7 @@ __all__ = [
     "Report",
     "check_kernel",
     "chosen",
+    "draft_model_conformance",
     "drafter_conformance",
     "grammar_conformance",
     "kernel_conformance",
@@ -61,6 +63,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "draft_model_conformance": "drafter.model_suite",
     "drafter_conformance": "drafter.suite",
     "grammar_conformance": "grammar.suite",
     "save_byte_tokenizer": "model.byte_tokenizer",

@@ -81,6 +81,12 @@ class PagedCache:
             self.page_table[slot, len(owned) - 1] = owned[-1]
         self.lengths[slot] = length
 
+    def share(self, slot: int, other: int, pages: int) -> None:
+        """A slot without pages gets the first ones of another, which neither may give back."""
+        self._owned[slot] = self._owned[other][:pages]
+        self.page_table[slot, :pages] = self.page_table[other, :pages]
+        self.lengths[slot] = pages * self.page_size
+
     def release(self, slot: int) -> None:
         """Give the pages of a slot back; their content stays, as it would in an engine."""
         self._free = self._owned.pop(slot, []) + self._free
