@@ -72,7 +72,7 @@ CONTRACTS: Mapping[str, ContractNumber] = MappingProxyType(
         "model": ContractNumber(1, 1),
         "observer": ContractNumber(1, 3),
         "grammar": ContractNumber(1, 0),
-        "drafter": ContractNumber(0, 1),
+        "drafter": ContractNumber(1, 0),
     }
 )
 """The contracts of this sdk and their numbers; objects stand in group ``tokenspeed.<contract>``."""

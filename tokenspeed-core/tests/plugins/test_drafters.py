@@ -39,7 +39,7 @@ def planned(tmp_path, monkeypatch):
             value=f"{module}:Backend",
             distribution="acme-echo",
             version="1.2",
-            number="0.1",
+            number="1.0",
             claims=("echo",),
             plugin="echo",
         )
@@ -50,6 +50,27 @@ def planned(tmp_path, monkeypatch):
 def test_a_sound_one_is_read(planned):
     assert read_drafter(planned(SOUND)).name == "echo"
     assert try_load(planned(SOUND)) == "drafter echo"
+
+
+OF_A_MODEL = """
+class Backend:
+    name = "echo"
+
+    def read_config(self, config, target): ...
+    def taps(self, config): ...
+    def cache_groups(self, config): ...
+    def build(self, config, context, target, tensors): ...
+"""
+
+
+def test_a_sound_one_with_a_model_is_read(planned):
+    assert read_drafter(planned(OF_A_MODEL)).name == "echo"
+
+
+@pytest.mark.parametrize("method", ["read_config", "taps", "cache_groups"])
+def test_one_with_a_model_has_all_its_methods(planned, method):
+    with pytest.raises(BrokenPromiseError, match=f"has no method {method}"):
+        read_drafter(planned(OF_A_MODEL.replace(f"def {method}", "def other")))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +89,7 @@ def test_a_broken_promise_names_the_wheel(planned, old, new, message):
 
 
 def test_an_installed_one_is_found(site):
-    site.provide("acme-echo", "drafter", "echo", claims=("echo",), number="0.1")
+    site.provide("acme-echo", "drafter", "echo", claims=("echo",), number="1.0")
     (plugin,) = discover()
     assert plugin.error is None
     assert plugin.offers == (("drafter", "echo"),)
@@ -79,8 +100,8 @@ def test_an_installed_one_is_found(site):
     assert (row.chosen, row.owner) == ("echo", "acme-echo 1.0")
 
 
-@pytest.mark.parametrize("number", ["0.0", "0.2", "1.0"])
+@pytest.mark.parametrize("number", ["0.1", "1.1", "2.0"])
 def test_another_number_is_refused_before_import(site, number):
     site.provide("acme-echo", "drafter", "echo", claims=("echo",), code="1 / 0", number=number)
     (plugin,) = discover()
-    assert f"contract number {number}; this engine serves 0.1" in str(plugin.error)
+    assert f"contract number {number}; this engine serves 1.0" in str(plugin.error)
