@@ -13,9 +13,10 @@ import pytest
 from harness import Answer, all_at_once, engine, submit
 from tokenspeed._scheduler import Finish
 from tokenspeed.engine import roll_call, watchdog
+from tokenspeed.engine.grammar import GrammarLoader, Grammars, Loading
 from tokenspeed.engine.speculation import Speculation
 from tokenspeed.engine.watchdog import Activity, warn_of_hangs
-from tokenspeed.messages import EngineInput
+from tokenspeed.messages import EngineInput, NewGrammar
 from tokenspeed_sdk.contracts.platform import Device
 
 
@@ -108,6 +109,30 @@ def test_a_request_whose_pages_never_come_is_named(
     named = [output.stuck for output in mailbox.outputs if output.stuck]
     assert named == [{3: "has waited 0 s for its first step, and no step runs"}]
     assert mailbox.answers[3].tokens == mailbox.answers[1].tokens
+
+
+def test_a_request_whose_grammar_never_comes_is_named(
+    tiny_llama: Path, cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until its client has left."""
+    monkeypatch.setattr(roll_call, "PATIENCE", 0.2)
+    loader = GrammarLoader(lambda name: pytest.fail("nothing is loaded"))
+    monkeypatch.setattr(loader, "load", lambda new: Loading())
+    start = time.monotonic()
+
+    def script(step: int, answers: dict[int, Answer]) -> EngineInput | None:
+        if step == 0:
+            held = [NewGrammar(5, "one", b"")]
+            return EngineInput(new_grammars=held, submits=[submit(1, [5, 6], 3, grammar=5)])
+        if time.monotonic() - start > 0.6:
+            return EngineInput(aborts=[1], stop=time.monotonic() - start > 1.2)
+        return None
+
+    with engine(tiny_llama, cpu) as built:
+        mailbox = built.run(script, Grammars(loader))
+    named = [output.stuck for output in mailbox.outputs if output.stuck]
+    assert named == [{1: "has waited 0 s for its first step, and no step runs"}]
+    assert mailbox.answers == {}
 
 
 @pytest.mark.usefixtures("impatient")

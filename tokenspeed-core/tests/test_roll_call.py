@@ -95,3 +95,18 @@ def test_who_ended_is_forgotten(clock: Clock) -> None:
     roll.end(9)
     assert pass_time(clock, roll, 100, 1) == {}
     assert roll.__dict__["_seen"].keys() == roll.__dict__["_began"].keys() == {1}
+
+
+def test_who_waits_for_the_scheduler_waits_from_its_coming_on(clock: Clock) -> None:
+    roll = RollCall()
+    roll.begin(1)
+    roll.begin(2)
+    assert pass_time(clock, roll, 20, 1) == {}
+    roll.begin(2)
+    roll.begin(3)
+    assert pass_time(clock, roll, 5, 1, 3) == {}
+    roll.begin(4)
+    named = pass_time(clock, roll, 20, 1, 3, 4)
+    assert named == {}, "nobody came 30 s later"
+    roll.begin(5)
+    assert pass_time(clock, roll, 5, 1, 3, 4, 5).keys() == {2}

@@ -129,13 +129,15 @@ class EngineLoop:
         for submit in message.submits:
             if submit.grammar:
                 self._grammars.wait_for(submit)
+                self._reporter.waits(submit.request)
             else:
                 self._submit(submit)
         for number in message.old_grammars:
             self._grammars.drop(number)
         for request in message.aborts:
             self._grammars.forget_waiting(request)
-            self._scheduler.abort(request)
+            if not self._scheduler.abort(request):
+                self._reporter.left(request)
         if message.reset_cache:
             self._scheduler.reset_prefix_cache()
         if message.ask_ledger:

@@ -66,6 +66,14 @@ class Reporter:
         self._told_idle = True
         self._told_ns = 0
 
+    def waits(self, request: int) -> None:
+        """A request that the scheduler gets later, once its grammar is loaded."""
+        self._roll_call.begin(request)
+
+    def left(self, request: int) -> None:
+        """A client left before the scheduler got its request; nothing happens if that is over."""
+        self._roll_call.end(request)
+
     def received(self, request: int) -> None:
         """A request that was accepted: its first step will be told."""
         self._unstarted.add(request)
@@ -97,10 +105,12 @@ class Reporter:
     def reject(self, rejected: Rejected) -> None:
         """Tell the front with the next message."""
         self._rejected.append(rejected)
+        self._roll_call.end(rejected.request)
 
     def fail(self, request: int, reason: str) -> None:
         """Tell the front with the next message that a request, which never began, failed."""
         self._failed[request] = reason
+        self._roll_call.end(request)
 
     def explain(self, request: int, reason: str) -> None:
         """Why a request that ends with the next message fails, if it does."""

@@ -34,8 +34,8 @@ class RollCall:
         self._last_step = self._due = time.monotonic()
 
     def begin(self, request: int) -> None:
-        """The scheduler took it."""
-        self._began[request] = time.monotonic()
+        """It came; again once the scheduler has it, if it had to wait for that."""
+        self._began.setdefault(request, time.monotonic())
         self._unseen.add(request)
 
     def end(self, request: int) -> None:
