@@ -16,8 +16,10 @@ import torch
 from harness import Answer, all_at_once, engine, greedy, submit
 from moves import HookedDevice, unreliable
 from safetensors.torch import load_file, save_file
+from test_speculation import Knowing
 from tokenspeed._scheduler import Finish
-from tokenspeed.messages import EngineInput
+from tokenspeed.engine.speculation import Speculation
+from tokenspeed.messages import Bias, EngineInput, Sampling
 from tokenspeed_cpu.kernels import kernels
 from tokenspeed_sdk.contracts.kernel import Binding, CallSite
 from tokenspeed_sdk.contracts.platform import Device
@@ -155,3 +157,34 @@ def test_c64_numbers_that_are_none_stay_with_their_request(
     assert len(unharmed) > 20
     for i in unharmed:
         assert answers[i].tokens == wanted[i], i
+
+
+@pytest.mark.parametrize("device", ["delaying", "replaying"])
+def test_c64_numbers_that_are_none_behind_a_guess(
+    poisoned: Path, request: pytest.FixtureRequest, device: str
+) -> None:
+    """A request that comes to say the token fails with guesses as without, at the latest where the
+    token was drawn; nobody beside it is harmed."""
+    chosen: Device = request.getfixturevalue(device)
+    luck = random.Random(640)
+    asked = [random_prompt(luck, 12) for _ in range(6)]
+    never = (Bias(POISON, float("-inf"), 1 << 30),)
+    doomed = (Bias(POISON, float("-inf"), 12 + 5), Bias(POISON, 1000.0, 1 << 30))
+    biases = [doomed if i < 2 else never for i in range(6)]
+    asks = [Sampling(0.0, -1, 1.0, 0.0, 0, biases=each) for each in biases]
+    submits = [submit(i, asked[i], 20, sampling=asks[i]) for i in range(6)]
+    with engine(poisoned, chosen, kernels=OwnKernels()) as built:
+        plain = built.run(all_at_once(submits)).answers
+    guesses = {i: [*answer.tokens, 3, 3] for i, answer in plain.items()}
+    speculation = Speculation(Knowing(guesses, 0.0), 4, VOCABULARY)
+    with engine(poisoned, chosen, row_tokens=5, kernels=OwnKernels()) as built:
+        guessed = built.run(all_at_once(submits), speculation=speculation).answers
+        assert built.scheduler.ledger().balanced
+    assert speculation.accepted > 30
+    for i in range(2):
+        assert guessed[i].finish == plain[i].finish == Finish.FAILED
+        assert plain[i].tokens[-1] == POISON
+        assert guessed[i].tokens == plain[i].tokens[: len(guessed[i].tokens)]
+    for i in range(2, 6):
+        assert guessed[i].finish == Finish.LENGTH
+        assert guessed[i].tokens == plain[i].tokens
