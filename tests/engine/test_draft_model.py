@@ -296,6 +296,19 @@ def test_it_is_an_option_of_the_engine(taught: Taught) -> None:
     assert ready.kv_bytes == plain + head * (ready.total_pages + 1)
 
 
+def test_integers_on_the_kernels_of_the_cpu(taught: Taught) -> None:
+    """Target and head in int8: answers are those of the target in int8 alone."""
+    found = []
+    for settings in ({}, {"drafter": "eagle3", "drafter_model": str(taught.head)}):
+        mailbox = ReadyMailbox(all_at_once(ask(taught)))
+        with built(taught.target, mailbox, quantization="int8", **settings) as loop:
+            loop.run()
+        found.append(mailbox)
+    plain, guessed = found
+    assert tokens_of(guessed.answers) == tokens_of(plain.answers)
+    assert guessed.load.accepted_tokens > 0.2 * guessed.load.drafted_tokens > 0
+
+
 def test_made_up_weights_need_no_checkpoint(tiny_llama: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(eagle.CONFIG))
     settings: dict[str, Any] = {"drafter": "eagle3", "drafter_model": str(tmp_path)}

@@ -162,7 +162,8 @@ class Eagle3Head:
         c, layer = config, "midlayer"
         q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
         shape = {"heads": c.heads, "kv_heads": c.kv_heads, "head_dim": c.head_dim}
-        qkv, widened = {"q_proj": q, "k_proj": kv, "v_proj": kv}, {"gate_proj": c.inter}
+        qkv = {"q_proj": q, "k_proj": kv, "v_proj": kv}
+        gate_up = {"gate_proj": c.inter, "up_proj": c.inter}
         norm, attn, mlp = {"hidden": c.hidden, "eps": c.eps}, f"{layer}.self_attn", f"{layer}.mlp"
 
         self._config = config
@@ -185,8 +186,7 @@ class Eagle3Head:
         self._attention = Attention(context, f"{attn}.attend", **shape, cache=CachePlace(KV, 0))
         self._output = RowLinear(context, f"{attn}.o_proj", k=q, n=c.hidden, bias=c.bias)
         self._mlp_norm = AddRMSNorm(context, f"{layer}.post_attention_layernorm", **norm)
-        widened |= {"up_proj": c.inter}
-        self._widen = ColumnLinear(context, f"{mlp}.gate_up_proj", k=c.hidden, n=widened)
+        self._widen = ColumnLinear(context, f"{mlp}.gate_up_proj", k=c.hidden, n=gate_up)
         self._activate = SiluAndMul(context, f"{mlp}.act", inter=c.inter)
         self._narrow = RowLinear(context, f"{mlp}.down_proj", k=c.inter, n=c.hidden)
         self._norm = AddRMSNorm(context, "norm", **norm)
