@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from real_server import Server
 
 THREADS = "2"
+TEMPLATE = Path(__file__).parents[2] / "tools" / "demo_chat.jinja"
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +25,13 @@ def server(demo_folder: Path) -> Iterator[Server]:
     """One with the default settings, shared by all tests that do it no harm."""
     with served(str(demo_folder), ["--threads", THREADS]) as process:
         yield Server(process)
+
+
+@pytest.fixture(scope="session")
+def tool_server(demo_folder: Path) -> Iterator[Server]:
+    """One whose template shows tools, and with it how calls are written."""
+    with served(str(demo_folder), ["--threads", THREADS, "--chat-template", str(TEMPLATE)]) as one:
+        yield Server(one)
 
 
 @pytest.fixture

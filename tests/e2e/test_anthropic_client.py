@@ -5,15 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anthropic
 import pytest
-from tokenspeed.bench.served import served
 
 MODEL = "SmolLM2-135M-Instruct"
-TEMPLATE = Path(__file__).parents[2] / "tools" / "demo_chat.jinja"
 Messages = list[dict[str, Any]]
 
 
@@ -174,11 +171,9 @@ def test_a_tool_is_taken_and_can_be_forced(claude: anthropic.Anthropic) -> None:
         assert isinstance(use.input["city"], str)
 
 
-@pytest.fixture(scope="module")
-def tool_user(demo_folder: Path) -> Iterator[anthropic.Anthropic]:
-    """Of a server whose template shows tools, and with it how calls are written."""
-    flags = ["--threads", "2", "--chat-template", str(TEMPLATE)]
-    with served(str(demo_folder), flags) as process, client_of(process.url) as client:
+@pytest.fixture
+def tool_user(tool_server: Any) -> Iterator[anthropic.Anthropic]:
+    with client_of(tool_server.url) as client:
         yield client
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""More than fits: 33 clients on 64 pages, some of whom leave; nobody is lost, nothing leaks.
+"""More than fits: 17 clients on 64 pages, some of whom leave; nobody is lost, nothing leaks.
 
 Somebody must lose pages whatever the timing, because one client asks for ten long answers at once.
 They reach the engine in one message, so they are admitted within a few steps of each other: each
@@ -27,7 +27,7 @@ MODEL = "SmolLM2-135M-Instruct"
 PAGES = 64
 ANSWERS = 10
 ANSWER_TOKENS = 160
-CLIENTS = 32
+CLIENTS = 16
 QUESTIONS = ("Tell me about rivers.", "Count from one to fifty.", "Write a poem about winter.")
 ROUTE = "/v1/chat/completions"
 

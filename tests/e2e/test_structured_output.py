@@ -8,15 +8,12 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from tokenspeed.bench.served import served
 
 MODEL = "SmolLM2-135M-Instruct"
-TEMPLATE = Path(__file__).parents[2] / "tools" / "demo_chat.jinja"
 CITY = {
     "type": "object",
     "properties": {
@@ -113,11 +110,9 @@ def test_a_stop_string_ends_it_earlier(client: openai.OpenAI) -> None:
     assert reason == "stop"
 
 
-@pytest.fixture(scope="module")
-def tool_user(demo_folder: Path, server_type: Any) -> Iterator[openai.OpenAI]:
-    """Of a server whose template has a place for tools, and with it how calls are written."""
-    flags = ["--threads", "2", "--chat-template", str(TEMPLATE)]
-    with served(str(demo_folder), flags) as process, server_type(process).openai as client:
+@pytest.fixture
+def tool_user(tool_server: Any) -> Iterator[openai.OpenAI]:
+    with tool_server.openai as client:
         yield client
 
 
