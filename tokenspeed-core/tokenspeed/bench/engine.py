@@ -110,14 +110,19 @@ class MeasuredEngine:
         on_first: Callable[[], None] = lambda: None,
         *,
         stop_ids: Sequence[int] = (),
+        salt: str | None = None,
     ) -> Answer:
         """``max_tokens`` tokens after a prompt, or as many as come before one of ``stop_ids``.
 
-        ``on_first`` is called at the first.
+        ``on_first`` is called at the first. Requests of another ``salt`` share nothing with it.
         """
         answer = Answer(time.perf_counter(), prompt_tokens=len(prompt))
         params = SamplingParams(
-            temperature=0, max_tokens=max_tokens, ignore_eos=True, stop_token_ids=stop_ids
+            temperature=0,
+            max_tokens=max_tokens,
+            ignore_eos=True,
+            stop_token_ids=stop_ids,
+            salt=salt,
         )
         request = GenerationRequest.validated(prompt, params, self._limits)  # type: ignore[arg-type]
         with Generation(self._client, request) as generation:

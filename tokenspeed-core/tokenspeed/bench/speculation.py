@@ -101,9 +101,12 @@ def run(
             for name, said in prompts.items():
                 text = template.render([{"role": "user", "content": said}])
                 prompt = tokenizer.encode(text, add_special_tokens=False).ids
-                for _ in range(repetitions):
+                for repetition in range(repetitions):
+                    salt = str(repetition)  # a drafter would find the answer of the one before
                     answers = [
-                        engine.run(engine.ask(prompt, MAX_TOKENS[kind], stop_ids=stop_ids))
+                        engine.run(
+                            engine.ask(prompt, MAX_TOKENS[kind], stop_ids=stop_ids, salt=salt)
+                        )
                         for engine in (ours, theirs)
                     ]
                     pair.add(name, *answers)
