@@ -139,6 +139,21 @@ def test_no_source_knows_the_fields_by_which_folders_name_code() -> None:
         assert not {word for word in FORBIDDEN_WORDS[:3] if word in text}, file
 
 
+BARS = "tokenspeed-core/tokenspeed/cli/bench_engine.py"
+"""Reads a file of the operator's own."""
+
+
+def test_files_of_models_are_read_through_their_limits() -> None:
+    unbounded = re.compile(r"json\.loads?\([^\n]*\.read_(text|bytes)\(|json\.load\(\w*path")
+    found = [
+        name
+        for file in sources()
+        if unbounded.search(file.read_text("utf-8"))
+        and (name := file.relative_to(ROOT).as_posix()) != BARS
+    ]
+    assert not found, "model_files.read_object reads no more than it may"
+
+
 def test_the_page_has_every_limit_as_it_is() -> None:
     table = PAGE.partition("\n## Limits\n")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", table, re.M)[1:])

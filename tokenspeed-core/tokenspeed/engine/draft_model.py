@@ -8,7 +8,6 @@ keeps what it will need of all tokens, in the target's pages.
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from tokenspeed_sdk.contracts.model import TappedModel
+from tokenspeed_sdk.model_files import read_object
 from tokenspeed_sdk.modeling import INT8, CacheView, ForwardBatch, load_dummy, load_weights
 from tokenspeed_sdk.modeling.checkpoint import Checkpoint
 
@@ -58,7 +58,7 @@ class DraftFolder:
             raise ValueError(
                 f"{path} is missing: --drafter-model is a folder with config.json and weights"
             )
-        config = backend.read_config(json.loads(path.read_text(encoding="utf-8")), target)
+        config = backend.read_config(read_object(path), target)
         with Checkpoint(folder) if weights else nullcontext() as checkpoint:
             tensors = () if checkpoint is None else frozenset(checkpoint.entries)
         return cls(backend, folder, config, tensors, weights)
