@@ -225,16 +225,15 @@ class Eagle3Head:
     def draft(self, batch: ForwardBatch, counts: Sequence[int]) -> torch.Tensor:
         guesses = batch.token_ids.new_zeros(len(counts), max(counts))
         features = self._features.before(batch.caches[FEATURES], batch.row_slot, batch.positions)
-        alive = list(range(len(counts)))
+        wanted, alive = torch.tensor(counts), torch.arange(len(counts))
         for place in range(max(counts)):
-            keep = [i for i, row in enumerate(alive) if counts[row] > place]
+            keep = (wanted[alive] > place).nonzero().flatten()  # on the host: nothing waits
             if len(keep) < len(alive):
-                kept = torch.tensor(keep, device=features.device)
-                batch, features = _take(batch, kept), features.index_select(0, kept)
-                alive = [alive[i] for i in keep]
+                alive = alive[keep]
+                batch, features = _take(batch, keep), _rows(features, keep)
             logits, features = self.step(batch, features)
             tokens = self._ids[logits.argmax(-1)]
-            guesses[alive, place] = tokens
+            guesses[alive.to(guesses.device, non_blocking=True), place] = tokens
             batch = _follow(batch, tokens)
         return guesses
 
@@ -319,21 +318,25 @@ def _follow(batch: ForwardBatch, tokens: torch.Tensor) -> ForwardBatch:
 
 
 def _take(batch: ForwardBatch, rows: torch.Tensor) -> ForwardBatch:
-    """Some of the rows, each of which has one token; ``rows`` [n] int64."""
+    """Some of the rows, each of which has one token; ``rows`` [n] int64 on the host."""
     count, starts, lengths = len(rows), batch.host_query_start, batch.host_kv_len
-    slots = batch.row_slot.index_select(0, rows)
+    slots = _rows(batch.row_slot, rows)
     return replace(
         batch,
-        token_ids=batch.token_ids.index_select(0, rows),
-        positions=batch.positions.index_select(0, rows),
+        token_ids=_rows(batch.token_ids, rows),
+        positions=_rows(batch.positions, rows),
         token_slot=slots,
         row_slot=slots,
         query_start=batch.query_start[: count + 1],
-        kv_len=batch.kv_len.index_select(0, rows),
+        kv_len=_rows(batch.kv_len, rows),
         num_decode_rows=count,
         host_query_start=None if starts is None else starts[: count + 1],
-        host_kv_len=None if lengths is None else lengths[rows.to(lengths.device)],
+        host_kv_len=None if lengths is None else lengths[rows],
     )
+
+
+def _rows(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    return values.index_select(0, rows.to(values.device, non_blocking=True))
 
 
 def _taps(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:
