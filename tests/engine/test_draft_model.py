@@ -28,8 +28,9 @@ from tokenspeed.engine.executor import InFlight
 from tokenspeed.engine.grammar import GrammarLoader, Grammars
 from tokenspeed.engine.speculation import Speculation
 from tokenspeed.messages import EngineInput, Sampling, Submit
-from tokenspeed_models.eagle3 import Eagle3
+from tokenspeed_models.eagle3 import Eagle3, Eagle3Head
 from tokenspeed_sdk.contracts.platform import Device
+from tokenspeed_sdk.modeling import ForwardBatch
 
 MOST = 3
 TEXTS, LENGTH = 6, 24
@@ -70,6 +71,26 @@ def taught(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Taught
     eagle.train(formula, tiny_llama, padded, steps=120, depth=MOST)
     folder = eagle.save_head(formula, tmp_path_factory.mktemp("head"))
     return Taught(tiny_llama, folder, formula, asked, right)
+
+
+@pytest.fixture(autouse=True)
+def checked_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What kernels plan with on the host is what the device has, at every guess."""
+    step = Eagle3Head.step
+
+    def checking(head: Eagle3Head, batch: ForwardBatch, features: torch.Tensor) -> Any:
+        rows = batch.num_decode_rows
+        assert batch.host_kv_len is not None
+        assert batch.host_query_start is not None
+        assert batch.host_kv_len.tolist() == batch.kv_len.tolist()
+        assert batch.host_query_start.tolist() == list(range(rows + 1))
+        assert batch.query_start.tolist() == list(range(rows + 1))
+        assert batch.kv_len.tolist() == (batch.positions + 1).tolist()
+        assert batch.max_kv_len >= int(batch.kv_len.max())
+        assert len(batch.token_ids) == len(batch.row_slot) == len(batch.token_slot) == rows
+        return step(head, batch, features)
+
+    monkeypatch.setattr(Eagle3Head, "step", checking)
 
 
 @pytest.fixture
