@@ -16,7 +16,7 @@ import psutil
 import pytest
 from tokenspeed.bench.served import TS
 
-LINES = 24
+LINES = 16
 BAD, REFUSED = 5, 9  # lines, from 1
 PROMPT = "The capital of France is"
 
