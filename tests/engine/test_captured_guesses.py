@@ -66,7 +66,7 @@ def test_answers_are_those_of_transformers(
         answers = it.run(all_at_once(submits), speculation=speculation).answers
         assert it.scheduler.ledger().balanced
     assert {n: answer.tokens for n, answer in answers.items()} == right
-    assert len(buckets(replays, VERIFY)) > 2
+    assert len(buckets(replays, VERIFY)) > 1
     assert speculation.accepted == speculation.drafted * (wrong == 0.0) or wrong == 0.3
     if wrong == 1.0:  # then requests are left alone, and their steps overlap
         assert buckets(replays, DECODE)
