@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,36 @@ def test_results_of_another_input_are_left_alone(source: Path) -> None:
     assert output.read_bytes() == before
 
 
+@pytest.mark.parametrize("lines", [0, 1, 2, 3, 6])
+def test_results_of_lines_that_the_input_lacks_are_left_alone(source: Path, lines: int) -> None:
+    """The input is empty, or shorter than the one that was answered."""
+    paths = finish(source)
+    before = [path.read_bytes() for path in paths]
+    source.write_text("".join(source.read_text().splitlines(keepends=True)[: 2 * lines]))
+    with pytest.raises(BatchError, match=r"lines that INPUT does not have; choose .*--overwrite"):
+        finish(source)
+    assert [path.read_bytes() for path in paths] == before
+
+
+def test_half_a_result_of_a_line_that_the_input_lacks_is_left_alone(source: Path) -> None:
+    output, _ = finish(source)
+    output.write_bytes(output.read_bytes()[:-1])  # all of it but the line break
+    before = output.read_bytes()
+    source.write_text("".join(source.read_text().splitlines(keepends=True)[:-2]))
+    with pytest.raises(BatchError, match="lines that INPUT does not have"):
+        finish(source)
+    assert output.read_bytes() == before
+
+
+def test_results_behind_a_gap_are_of_this_input_before_they_are_cut(source: Path) -> None:
+    output, _ = finish(source)
+    before = output.read_bytes()
+    source.write_text("\n" + source.read_text())  # line-1 is line 2 there
+    with pytest.raises(BatchError, match="lines that INPUT does not have"):
+        finish(source)
+    assert output.read_bytes() == before
+
+
 @pytest.mark.parametrize("content", ["my notes\n", "my notes", '{"id": "x"}\n', "[]\n", "{"])
 @pytest.mark.parametrize("name", ["out.jsonl", "out.errors.jsonl"])
 def test_a_file_that_is_no_batch_is_left_alone(source: Path, content: str, name: str) -> None:
@@ -123,6 +155,35 @@ def test_the_input_is_never_written(source: Path) -> None:
     ):
         pass
     assert source.stat().st_size > 0
+
+
+@pytest.mark.parametrize("link", [Path.hardlink_to, Path.symlink_to])
+@pytest.mark.parametrize(("old", "new"), [("in", "out"), ("in", "e"), ("out", "e")])
+def test_three_names_are_not_three_files(
+    source: Path, link: Callable[[Path, Path], None], old: str, new: str
+) -> None:
+    paths = {name: source.with_name(f"{name}.jsonl") for name in ("in", "out", "e")}
+    if old == "out":
+        paths[old].write_text("mine\n")
+    before = paths[old].read_bytes()
+    link(paths[new], paths[old])
+    with (
+        pytest.raises(BatchError, match="must be three files"),
+        open_results(*paths.values(), overwrite=True),
+    ):
+        pass
+    assert paths[old].read_bytes() == before
+
+
+def test_an_input_that_can_be_read_once_is_refused(tmp_path: Path) -> None:
+    pipe, output = tmp_path / "pipe", tmp_path / "out.jsonl"
+    os.mkfifo(pipe)
+    with (
+        pytest.raises(BatchError, match=r"pipe is no regular file, .*; write it to a file first"),
+        open_results(pipe, output, tmp_path / "e", overwrite=False),
+    ):
+        pass
+    assert not output.exists()
 
 
 def test_a_place_that_cannot_be_written_is_named(source: Path) -> None:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -132,9 +133,15 @@ def open_results(source: Path, output: Path, errors: Path, *, overwrite: bool) -
     """The files, cut behind the last line in order that is answered.
 
     Raises:
-        BatchError: they are of another input, or of no batch, or another run writes them.
+        BatchError: they are of another input, or of no batch, or another run writes them; or the
+            input is none that can be read more than once.
     """
-    if len({path.resolve() for path in (source, output, errors)}) < 3:
+    if not source.is_file():
+        raise BatchError(
+            f"{source} is no regular file, and INPUT is read more than once; write it to a file "
+            "first"
+        )
+    if any(_same(*pair) for pair in combinations((source, output, errors), 2)):
         raise BatchError("INPUT, OUTPUT and the file of errors must be three files")
     with ExitStack() as stack:
         fd = _open(output)
@@ -154,11 +161,22 @@ def open_results(source: Path, output: Path, errors: Path, *, overwrite: bool) -
         yield results
 
 
+def _same(one: Path, other: Path) -> bool:
+    """Whether both name one file, be it by links, or one that does not exist yet."""
+    if one.exists() and other.exists():
+        return one.samefile(other)
+    return one.resolve() == other.resolve()
+
+
 def _resume(source: Path, output: Path, errors: Path) -> Done:
-    """Walk all three files side by side up to the first line without an answer; cut there."""
+    """Walk all three files side by side up to the first line without an answer; cut there.
+
+    What is cut off are results of lines of this input as well: others are nobody's to lose.
+    """
     done = Done()
+    lines = read_lines(source)
     with _Written(output) as answered, _Written(errors) as failed:
-        for line in read_lines(source):
+        for line in lines:
             if answered.take(line):
                 done.answered += 1
             elif failed.take(line):
@@ -168,20 +186,29 @@ def _resume(source: Path, output: Path, errors: Path) -> Done:
             done.line, done.bytes = line.number, line.end
         else:
             done.complete = True
-        answered.check_rest(source)
-        failed.check_rest(source)
-        answered.cut()
-        failed.cut()
+        kept = answered.end, failed.end
+        while (answered.left or failed.left) and (behind := next(lines, None)):
+            answered.take(behind)
+            failed.take(behind)
+        answered.check_rest(done.complete)
+        failed.check_rest(done.complete)
+        answered.cut(kept[0])
+        failed.cut(kept[1])
     return done
 
 
 class _Written:
-    """One file of results that is walked."""
+    """One file of results that is walked.
+
+    Attributes:
+        end: offset of the byte behind the last result that was taken.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lines = read_lines(path) if path.exists() else iter(())
-        self._kept = 0
+        self.end = 0
+        self._piece: Line | None = None
         self._next: tuple[Line, _Head] | None = None
 
     def __enter__(self) -> _Written:
@@ -190,6 +217,11 @@ class _Written:
 
     def __exit__(self, *_: object) -> None:
         del self._lines
+
+    @property
+    def left(self) -> bool:
+        """Whether a whole result is next."""
+        return self._next is not None
 
     def take(self, line: Line) -> bool:
         """Whether the next result is of this line; if so, go on."""
@@ -201,24 +233,37 @@ class _Written:
                 f"{self._path} is of another input: its {head.id} is {head.custom_id!r}, the "
                 f"input's is {custom_id(line)!r}; choose another OUTPUT, or --overwrite"
             )
-        self._kept = written.end
+        self.end = written.end
         self._advance()
         return True
 
-    def check_rest(self, source: Path) -> None:
-        """What is left must be a batch's as well, before it is cut off."""
+    def check_rest(self, complete: bool) -> None:
+        """Refuse what is left when the input, or what it has for this file, ran out.
+
+        Args:
+            complete: whether each line of the input has its result, so that not even a piece of
+                one more can be of this input.
+        """
         if self._next is not None and not self._next[1].id.startswith(_ID):
             raise self._alien(self._next[0])
+        if self._next is not None or (complete and self._piece is not None):
+            raise BatchError(
+                f"{self._path} is of another input: it has results of lines that INPUT does not "
+                "have; choose another OUTPUT, or --overwrite"
+            )
 
-    def cut(self) -> None:
-        """Forget what is not in order."""
-        if self._path.exists() and self._path.stat().st_size > self._kept:
-            os.truncate(self._path, self._kept)
+    def cut(self, kept: int) -> None:
+        """Forget what is behind so many bytes."""
+        if self._path.exists() and self._path.stat().st_size > kept:
+            os.truncate(self._path, kept)
 
     def _advance(self) -> None:
         self._next = None
         line = next(self._lines, None)
-        if line is None or self._is_piece(line):
+        if line is None:
+            return
+        if self._is_piece(line):
+            self._piece = line
             return
         try:
             self._next = (line, _head.decode(line.content or b""))
