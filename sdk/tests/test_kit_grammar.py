@@ -192,3 +192,11 @@ def test_parts_of_a_schema() -> None:
     assert len(parts(deep)) == MAX_DEPTH
     assert parts("[" * 100_000) == []
     assert parts('"a"') == []
+
+
+def test_what_a_reference_leads_to_is_a_part() -> None:
+    text = """{"$ref": "#/foo", "foo": {"items": {"$ref": "x#/a~1%20b/1"}}, "a/ b": [1, {}],
+               "allOf": [{"$ref": "#/nowhere"}, {"$ref": "#/a~1%20b/2"}, {"$ref": "#/foo"}]}"""
+    assert [path for path, _ in parts(text)] == [
+        *("#", "#/allOf/0", "#/allOf/1", "#/allOf/2", "#/foo", "#/foo/items", "#/a~1 b/1")
+    ]

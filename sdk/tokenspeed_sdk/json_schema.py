@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 MAX_DEPTH = 128
 """Deeper texts are refused before any backend sees them: neither is looked into further."""
@@ -45,24 +47,53 @@ class Part(NamedTuple):
     schema: Mapping[str, Any]
 
 
-def parts(text: str) -> list[Part]:
+def parts(text: str, number: Callable[[str], Any] | None = None) -> list[Part]:
     """The schema itself and all below it, each once; none for a text that is no JSON object.
 
-    What is only data (``enum``, ``const``, ``default``, ``examples``) holds no schemas.
+    What is only data (``enum``, ``const``, ``default``, ``examples``) holds no schemas. What a
+    local ``$ref`` leads to is a schema wherever it stands.
+
+    Args:
+        number: makes a value of a number as it is written, for those who care for more digits
+            than Python's own numbers keep.
     """
     try:
-        schema = json.loads(text)
+        schema = json.loads(text, parse_float=number, parse_int=number)
     except (ValueError, RecursionError):
         return []
     return list(_parts("#", schema, MAX_DEPTH))
 
 
-def _parts(path: str, schema: Any, depth: int) -> Iterator[Part]:
-    if not isinstance(schema, dict) or depth == 0:
-        return
-    yield Part(path, schema)
-    for where, below in _below(schema):
-        yield from _parts(f"{path}/{where}", below, depth - 1)
+def _parts(path: str, root: Any, depth: int) -> Iterator[Part]:
+    """``path``: where the schema stands that local references start from."""
+    seen = set()
+    waiting = deque([(path, root, depth)])
+    while waiting:
+        where, schema, left = waiting.pop()
+        if not isinstance(schema, dict) or left == 0 or id(schema) in seen:
+            continue
+        seen.add(id(schema))
+        yield Part(where, schema)
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and "#" in reference:
+            pointer = unquote(reference.partition("#")[2])
+            # Last in line: what also stands in a usual place is named by that.
+            waiting.appendleft((path + pointer, _target(root, pointer), depth))
+        below = [(f"{where}/{key}", each, left - 1) for key, each in _below(schema)]
+        waiting.extend(reversed(below))
+
+
+def _target(value: Any, pointer: str) -> Any:
+    """What a JSON pointer (RFC 6901) leads to; None where it leads nowhere."""
+    for step in pointer.split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict):
+            value = value.get(key)
+        elif isinstance(value, list) and key.isdecimal() and len(key) < 9:
+            value = value[int(key)] if int(key) < len(value) else None
+        else:
+            return None
+    return value
 
 
 def _below(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -77,10 +108,14 @@ def _below(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from ((f"{key}/{name}", each) for name, each in schema[key].items())
 
 
-def schemas_of_tags(text: str) -> list[Part]:
-    """The JSON schemas inside of a structural tag, and their parts; none for any other text."""
+def schemas_of_tags(text: str, number: Callable[[str], Any] | None = None) -> list[Part]:
+    """The JSON schemas inside of a structural tag, and their parts; none for any other text.
+
+    Args:
+        number: as of ``parts``.
+    """
     try:
-        tag = json.loads(text)
+        tag = json.loads(text, parse_float=number, parse_int=number)
     except (ValueError, RecursionError):
         return []
     return list(_of_tag("#", tag, MAX_DEPTH))

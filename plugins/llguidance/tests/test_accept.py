@@ -11,7 +11,7 @@ import pytest
 from tokenspeed_llguidance import UNIMPLEMENTED, LLGuidance
 from tokenspeed_llguidance.tags import tags_to_lark
 from tokenspeed_sdk.contracts.grammar import Constraint, GrammarError
-from tokenspeed_sdk.contracts.probe import Decline
+from tokenspeed_sdk.contracts.probe import Accept, Decline
 from tokenspeed_sdk.testing.grammar.vocabulary import small_vocabulary
 
 
@@ -46,6 +46,68 @@ def test_schemas_within_tags_are_looked_through() -> None:
     tag = {"format": {"type": "tag", "begin": "<", "content": content, "end": ">"}}
     verdict = LLGuidance().accept(Constraint("structural_tag", json.dumps(tag)))
     assert verdict == Decline("does not honour not at #/format/content/json_schema")
+
+
+ROUNDED = [
+    ('{"const": 9007199254740993}', "9007199254740993 of const at #"),
+    ('{"items": {"enum": [1, {"a": [-1234567890123456789]}]}}',
+     "-1234567890123456789 of enum at #/items"),
+    ('{"const": 18446744073709551616}', "18446744073709551616 of const at #"),
+    ('{"const": 0.12345678901234567890}', "0.12345678901234567890 of const at #"),
+    ('{"maximum": 9223372036854775807}', "9223372036854775807 of maximum at #"),
+    ('{"minimum": 9007199254740993}', "9007199254740993 of minimum at #"),
+    ('{"exclusiveMaximum": 9007199254740993}', "9007199254740993 of exclusiveMaximum at #"),
+    ('{"exclusiveMinimum": 9007199254740993}', "9007199254740993 of exclusiveMinimum at #"),
+    ('{"multipleOf": 9007199254740993}', "9007199254740993 of multipleOf at #"),
+    ('{"const": 1e400}', "1e400 of const at #"),
+    ('{"const": 1e99999999999999999999}', "1e99999999999999999999 of const at #"),
+    ('{"$ref": "#/foo", "foo": {"const": 9007199254740993}}',
+     "9007199254740993 of const at #/foo"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "words"), ROUNDED)
+def test_a_number_that_a_double_does_not_hold_is_declined(schema: str, words: str) -> None:
+    number, _, place = words.partition(" ")
+    said = f"does not honour the number {number} {place}, which it rounds"
+    assert LLGuidance().accept(Constraint("json_schema", schema)) == Decline(said)
+
+
+def test_a_number_of_thousands_of_digits_is_declined() -> None:
+    """Python itself does not read it as an integer."""
+    verdict = LLGuidance().accept(Constraint("json_schema", f'{{"const": {"7" * 5000}}}'))
+    assert isinstance(verdict, Decline)
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["0", "-5", "0.1", "12.5", "9007199254740992", "-9007199254740994", "1234567890123456768",
+     "100000000000000000000"],
+)  # fmt: skip
+def test_a_number_that_is_accepted_is_written_as_it_is(library: Any, number: str) -> None:
+    constraint = Constraint("json_schema", f'{{"enum": [[{number}]]}}')
+    assert isinstance(LLGuidance().accept(constraint), Accept)
+    matcher = library.load(library.compile(constraint)).matcher()
+    assert all(matcher.accept(byte) for byte in f"[{number}]".encode())
+    assert matcher.accept(small_vocabulary().end_ids[0])
+
+
+def test_numbers_that_limit_nothing_are_not_looked_at() -> None:
+    schema = '{"default": 9007199254740993, "properties": {"const": {"multipleOf": 0.01}}}'
+    assert isinstance(LLGuidance().accept(Constraint("json_schema", schema)), Accept)
+
+
+def test_options_of_the_library_are_declined() -> None:
+    """They would switch off its own refusals."""
+    text = '{"x-guidance": {"lenient": true}, "items": {}}'
+    verdict = LLGuidance().accept(Constraint("json_schema", text))
+    assert verdict == Decline("does not honour x-guidance at #")
+
+
+def test_what_a_reference_leads_to_is_looked_through() -> None:
+    text = '{"$ref": "#/foo", "foo": {"uniqueItems": true}}'
+    verdict = LLGuidance().accept(Constraint("json_schema", text))
+    assert verdict == Decline("does not honour uniqueItems at #/foo")
 
 
 TEXT = {"type": "any_text"}

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from tokenspeed_sdk.contracts.probe import Accept, Decline, Verdict
 from tokenspeed_sdk.json_schema import parts, schemas_of_tags
 
+from tokenspeed_llguidance.numbers import number, rounded
+
 if TYPE_CHECKING:
     from tokenspeed_sdk.contracts.grammar import Constraint, GrammarLibrary, Vocabulary
 
@@ -28,6 +30,9 @@ UNIMPLEMENTED = frozenset(
 )
 """Keywords of JSON Schema that the library refuses."""
 
+OPTIONS = "x-guidance"
+"""The library's own keyword: it sets how white space is written and which checks are left out."""
+
 
 class LLGuidance:
     """The backend; the library is imported by ``open``."""
@@ -35,12 +40,17 @@ class LLGuidance:
     name = "llguidance"
 
     def accept(self, constraint: Constraint) -> Verdict:
-        """Declines schemas with keywords that the library does not have, also within tags."""
+        """Declines schemas that the library would not honour in full, also within tags.
+
+        They have a keyword that it does not have, options of its own, or a number that it rounds.
+        """
         readers = {"json_schema": parts, "structural_tag": schemas_of_tags}
         if reader := readers.get(constraint.kind):
-            for path, schema in reader(constraint.text):
-                if found := sorted(UNIMPLEMENTED & schema.keys()):
+            for path, schema in reader(constraint.text, number):
+                if found := sorted((UNIMPLEMENTED | {OPTIONS}) & schema.keys()):
                     return Decline(f"does not honour {', '.join(found)} at {path}")
+                if what := rounded(schema):
+                    return Decline(f"does not honour {what} at {path}, which it rounds")
         return Accept(SCORE, "computes masks as they are asked for")
 
     def open(self, vocabulary: Vocabulary) -> GrammarLibrary:
