@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -161,3 +162,16 @@ def test_the_other_parts(library: Any, text: str, whole: bool) -> None:
     matcher = library.load(library.compile(constraint)).matcher()
     assert all(matcher.accept(byte) for byte in text.encode())
     assert matcher.accept(small_vocabulary().end_ids[0]) == whole
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [("a/b", "a/b"), (r"a\/b", "a/b"), (r"a\\/b", r"a\/b"), (r"a\\\/b", r"a\/b"), ("//[/]", "///")],
+)
+def test_slashes_of_a_regular_expression(library: Any, pattern: str, text: str) -> None:
+    """One may be escaped already; an even number of backslashes before it escapes it not."""
+    assert re.fullmatch(pattern, text)
+    tag = json.dumps({"format": {"type": "regex", "pattern": pattern}})
+    matcher = library.load(library.compile(Constraint("structural_tag", tag))).matcher()
+    assert all(matcher.accept(byte) for byte in text.encode())
+    assert matcher.accept(small_vocabulary().end_ids[0])

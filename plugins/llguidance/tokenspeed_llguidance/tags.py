@@ -9,12 +9,16 @@ stands in it, and from there a tag that begins with the trigger must follow.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tokenspeed_sdk.contracts.grammar import GrammarError
 
 TEXT = "/(.|\\n)*/"
+
+_ESCAPED = re.compile(r"\\.|/", re.DOTALL)
+"""A character that is escaped already, or a slash."""
 
 
 def tags_to_lark(text: str, whitespace: str) -> str:
@@ -43,7 +47,7 @@ class _Writer:
             "const_string": lambda part: _quoted(part["value"]),
             "json_schema": self._json_schema,
             "or": lambda part: self._any_of(part["elements"]),
-            "regex": lambda part: self._rule(f"/{part['pattern'].replace('/', chr(92) + '/')}/"),
+            "regex": lambda part: self._rule(f"/{_ESCAPED.sub(_escape, part['pattern'])}/"),
             "sequence": lambda part: self._rule(" ".join(map(self._part, part["elements"]))),
             "tag": self._tag,
             "tags_with_separator": self._separated,
@@ -135,6 +139,10 @@ class _Writer:
             begun = f"{self._until(trigger)} {_quoted(rest) if rest else ''}"
             bodies.append(self._tag(tag, begun))
         return self._rule(" | ".join(bodies))
+
+
+def _escape(found: re.Match[str]) -> str:
+    return r"\/" if found[0] == "/" else found[0]
 
 
 def _quoted(text: str) -> str:
