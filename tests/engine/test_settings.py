@@ -26,6 +26,7 @@ from tokenspeed.engine.loop import EngineLoop
 from tokenspeed.engine.memory import host_tier_pages
 from tokenspeed.engine.start import build_engine
 from tokenspeed.messages import EngineInput, EngineOutput, EngineReady, FromEngine, Load
+from tokenspeed.plugins.errors import UnknownNameError
 from tokenspeed_cpu.platform import CpuPlatform
 from tokenspeed_sdk.contracts.platform import Device
 
@@ -223,7 +224,7 @@ def _command(**values: Any) -> None:
         ("--host-kv-gb -1", "Invalid value for '--host-kv-gb'"),
         ("--priority-aging-ms 0", "Invalid value for '--priority-aging-ms'"),
         ("--host-kv-gb 1 --no-prefix-cache", "--host-kv-gb 1.0 needs the prefix cache"),
-        ("--drafter-model .", "--drafter-model '.' is for nobody; say who guesses with it"),
+        ("--drafter-model .", "--drafter-model '.' needs --drafter 'NAME': the name of one that"),
         ("--drafter eagle3 --drafter-model /nowhere", "'/nowhere' does not exist"),
     ],
 )
@@ -249,7 +250,7 @@ def test_a_drafter_of_the_config_guesses(tiny_llama: Path) -> None:
 def test_a_drafter_that_is_not_there_is_refused_by_name(tiny_llama: Path) -> None:
     mailbox = ReadyMailbox(all_at_once([]))
     with (
-        pytest.raises(ValueError, match="--drafter oracle is not installed; there are: suffix"),
+        pytest.raises(UnknownNameError, match='no drafter "oracle" is installed'),
         built(tiny_llama, mailbox, drafter="oracle"),
     ):
         pass

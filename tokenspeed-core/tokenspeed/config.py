@@ -152,8 +152,8 @@ class EngineConfig(_Checked, frozen=True, kw_only=True):
             )
         if self.drafter_model and not self.drafter:
             raise ConfigError(
-                "{drafter_model} is for nobody; say who guesses with it: {drafter} must be a name",
-                {"drafter_model": self.drafter_model, "drafter": self.drafter},
+                "{drafter_model} needs {drafter}: the name of one that guesses with a model",
+                {"drafter_model": self.drafter_model, "drafter": "NAME"},
             )
         if self.host_kv_gb and not self.prefix_cache:  # it holds nothing but the cache's pages
             raise ConfigError(

@@ -214,7 +214,13 @@ class LLM:
     ) -> list[GenerationRequest]:
         self._check_open()
         many = _as_many(prompts)
-        each = [sampling] * len(many) if isinstance(sampling, SamplingParams) else list(sampling)
+        if isinstance(sampling, SamplingParams):
+            sampling = [sampling] * len(many)
+        if not isinstance(sampling, Sequence) or not all(
+            isinstance(each, SamplingParams) for each in sampling
+        ):
+            raise InvalidRequest("sampling", sampling, "SamplingParams, or a list of them")
+        each = list(sampling)
         if len(each) != len(many):
             raise InvalidRequest("sampling", Amount(f"{len(each)} of them"), f"one, or {len(many)}")
         return [
@@ -324,7 +330,8 @@ class _Answer:
 
 def _as_many(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One text or one list of ids is one prompt."""
-    if not isinstance(prompts, Sequence | np.ndarray):
+    number = isinstance(prompts, np.ndarray) and prompts.ndim == 0
+    if number or not isinstance(prompts, Sequence | np.ndarray):
         raise InvalidRequest("prompts", prompts, "a text, token ids, or a list of these")
     if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], int | np.integer)):
         return [prompts]  # type: ignore[list-item]

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from tokenizers import Tokenizer
@@ -207,7 +208,20 @@ def test_after_close(llm: LLM, engine: FakeEngine) -> None:
         list(open_)
 
 
-@pytest.mark.parametrize("prompts", [None, 5, [5, "a", 7], [None], ["a", 7], "\udcff"])
+@pytest.mark.parametrize("sampling", [None, "x", [None], {}, [SamplingParams(), "x"]])
+def test_what_is_no_sampling(llm: LLM, sampling: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"sampling is .*, but must be SamplingParams"):
+        llm.generate(["hello", "ab"], sampling)
+
+
+@pytest.mark.parametrize("field", ["stop", "stop_token_ids"])
+def test_arrays_are_no_lists(llm: LLM, field: str) -> None:
+    for array in (np.array([1, 2]), np.array(3)):
+        with pytest.raises(InvalidRequest, match=rf"{field} is .*, but must be a"):
+            llm.generate("hello", SamplingParams(**{field: array}))
+
+
+@pytest.mark.parametrize("prompts", [None, 5, np.array(5), [5, "a", 7], [None], ["a", 7], "\udcff"])
 def test_what_is_no_prompt(llm: LLM, prompts: Any) -> None:
     with pytest.raises(InvalidRequest, match="prompt"):
         llm.generate(prompts)

@@ -7,9 +7,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from tokenspeed.plugins.choose.drafters import with_drafter
 from tokenspeed.plugins.discover.discovery import discover
 from tokenspeed.plugins.doctor.try_load import try_load
-from tokenspeed.plugins.errors import BrokenPromiseError
+from tokenspeed.plugins.errors import BrokenPromiseError, UnknownNameError
 from tokenspeed.plugins.host import resolve_installed
 from tokenspeed.plugins.plan import Planned
 from tokenspeed.registry.drafters import read_drafter
@@ -96,8 +97,13 @@ def test_an_installed_one_is_found(site):
     site.platform("acme-gpu", "acme")
     resolution = resolve_installed()
     assert [planned.name for planned in resolution.plan.of("drafter")] == ["echo"]
-    (row,) = [row for row in resolution.table if row.role == "drafter"]
-    assert (row.chosen, row.owner) == ("echo", "acme-echo 1.0")
+    assert "drafter" not in [row.role for row in with_drafter(resolution, None).table]
+    for name, owner in (("echo", "acme-echo 1.0"), ("suffix", "tokenspeed-core")):
+        (row,) = [row for row in with_drafter(resolution, name).table if row.role == "drafter"]
+        assert (row.chosen, row.owner.startswith(owner)) == (name, True)
+    with pytest.raises(UnknownNameError, match='no drafter "eco" is installed') as caught:
+        with_drafter(resolution, "eco")
+    assert caught.value.fix == "give one of echo, suffix, or leave it out"
 
 
 @pytest.mark.parametrize("number", ["0.1", "1.1", "2.0"])

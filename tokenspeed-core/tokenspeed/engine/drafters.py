@@ -11,6 +11,7 @@ from tokenspeed_sdk.contracts.drafter import DrafterLimits
 from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE
 
 from tokenspeed._drafts import SuffixDrafter
+from tokenspeed.plugins.choose.drafters import SUFFIX
 from tokenspeed.registry.drafters import read_drafter
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ POOL_BYTES = 64 << 20
 class Suffix:
     """The engine's own drafter."""
 
-    name = "suffix"
+    name = SUFFIX
 
     def open(self, limits: DrafterLimits) -> Drafter:
         return SuffixDrafter(max_model_len=limits.max_model_len, pool_bytes=limits.pool_bytes)

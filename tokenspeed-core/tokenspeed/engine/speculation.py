@@ -182,7 +182,11 @@ class Speculation:
 
     def _give_up(self) -> None:
         """A drafter that raises guesses no more; nobody's answer needs it."""
-        log.exception("the drafter %s failed and is left out from now on", type(self._drafter))
+        kind = type(self._drafter)
+        log.exception(
+            "the drafter %s.%s failed and is left out until the next start; leave --drafter out, "
+            "or tell its author", kind.__module__, kind.__qualname__,
+        )  # fmt: skip
         self._drafter, self.waits = None, False
 
     def planned(self, plan: Plan, host: Mapping[str, np.ndarray]) -> None:

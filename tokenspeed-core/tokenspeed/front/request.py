@@ -11,7 +11,7 @@ is refused by name instead of being ignored.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -213,7 +213,7 @@ def _max_new_tokens(asked: int | None, room: int) -> int:
 
 
 def _stop_strings(stop: Sequence[str] | None) -> tuple[str, ...]:
-    if not isinstance(stop, Collection | None):
+    if not isinstance(stop, Sequence | Set | None):
         raise InvalidRequest("stop", stop, "a string or a list of strings")
     strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
     if len(strings) > MAX_STOP_STRINGS:
@@ -229,7 +229,7 @@ def _stop_strings(stop: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _stop_token_ids(ids: Sequence[int] | None, vocab_size: int) -> tuple[int, ...]:
-    if not isinstance(ids, Collection | None):
+    if not isinstance(ids, Sequence | Set | None):
         raise InvalidRequest("stop_token_ids", ids, "a list of token ids")
     ids = tuple(ids or ())
     if len(ids) > MAX_STOP_TOKEN_IDS:

@@ -31,7 +31,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         temperature: 0 takes the likeliest token.
         top_k: -1 or 0 for all tokens.
         n: answers to one prompt; answer i is drawn with seed + i.
-        seed: None draws one. Equal seeds give equal answers, whatever else runs.
+        seed: None draws one. Equal seeds draw the same from equal logits, whatever else runs.
         stop: texts that end the answer; they are not part of it. None for none.
         stop_token_ids: token ids that end the answer, besides the model's own. None for none.
         ignore_eos: the model's own end tokens do not end the answer.

@@ -75,15 +75,17 @@ def resolve_engine(engine: EngineConfig, architectures: Sequence[str] | None = N
     Args:
         architectures: of the model's config.json; given, a plugin for one of them must be there.
     """
+    from tokenspeed.plugins.choose.drafters import with_drafter
     from tokenspeed.plugins.choose.lists import gather
     from tokenspeed.plugins.host import resolve_installed
 
-    return resolve_installed(
+    resolution = resolve_installed(
         platform=engine.platform,
         pins=engine.pins,
         lists=gather(engine.allow, engine.deny),
         architectures=architectures,
     )
+    return with_drafter(resolution, engine.drafter)
 
 
 def plan_launch(engine: EngineConfig, front: FrontConfig, ipc: str) -> LaunchPlan:

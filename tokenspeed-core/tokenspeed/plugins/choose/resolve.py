@@ -150,13 +150,6 @@ def _rows(
         for p in kept
         if p.contract == "grammar"
     ]
-    drafters = [
-        Decision(
-            "drafter", p.name, p.owner, "installed; an engine uses the one that --drafter names"
-        )
-        for p in kept
-        if p.contract == "drafter"
-    ]
     broken = [
         Decision(f"plugin {r.plugin.id}", REFUSED, r.plugin.owner, r.error.reason) for r in refused
     ]
@@ -165,7 +158,7 @@ def _rows(
                  left.provision.owner, left.why)
         for left in left_out
     ]  # fmt: skip
-    return (*observers, *grammars, *drafters, *broken, *absent)
+    return (*observers, *grammars, *broken, *absent)
 
 
 def _row_of_conflict(conflict: DuplicateClaimError) -> Decision:
