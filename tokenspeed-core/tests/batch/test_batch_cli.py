@@ -55,3 +55,35 @@ def test_a_server_that_is_not_there_is_said(tmp_path: Path) -> None:
     result = CliRunner().invoke(batch, arguments)
     assert result.exit_code == 1
     assert "cannot reach http://127.0.0.1:9: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost:8210",
+        "127.0.0.1",
+        "ftp://h",
+        "http://",
+        "http://h:p",
+        "http://h:8000/prefix",
+        "http://h:8000/prefix/v1",
+        "http://h/?a=1",
+        "http://user:key@h",
+        "http://127.0.0.1:99999",
+        "http://[::1",
+        f"http://{'a' * 70}.de",
+    ],
+)
+def test_a_url_that_names_no_server_is_said(tmp_path: Path, url: str) -> None:
+    result = said(tmp_path, "--url", url)
+    assert result.exit_code == 2
+    text = " ".join(result.output.split())
+    assert f"Invalid value for '--url': {url!r} is no server; give http://HOST:PORT" in text
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:9", "http://[::1]:9/", "HTTPS://a.example/v1", "http://a/v1/"]
+)
+def test_a_url_that_names_a_server_is_taken(tmp_path: Path, url: str) -> None:
+    assert said(tmp_path, "--url", url).exit_code == 0

@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -146,6 +149,70 @@ def test_two_runs_do_not_write_one_file(source: Path) -> None:
         open_results(source, output, errors, overwrite=False),
     ):
         pass
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_two_runs_do_not_write_one_file_of_errors(source: Path, overwrite: bool) -> None:
+    output, errors = finish(source, most=2)
+    before = errors.read_bytes()
+    with (
+        open_results(source, output, errors, overwrite=False),
+        pytest.raises(BatchError, match=r"another run writes .*out\.errors"),
+        open_results(source, source.with_name("other"), errors, overwrite=overwrite),
+    ):
+        pass
+    assert errors.read_bytes() == before
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_of_errors_is_of_the_run_that_created_it(source: Path, overwrite: bool) -> None:
+    """Both begin without one; it is the first one's, after its end as well."""
+    errors = source.with_name("e")
+    if overwrite:
+        errors.write_text("old")
+    first, second = (source.with_name(name) for name in "ab")
+    bad = Result.bad(Line(1, b"", 0), BadLine("c1", "invalid_line", "x"))
+    with ExitStack() as stack:
+        opened = stack.enter_context(open_results(source, first, errors, overwrite=overwrite))
+        late = stack.enter_context(open_results(source, second, errors, overwrite=False))
+        assert not errors.exists()
+        opened.write(bad)
+        before = errors.read_bytes()
+        for _ in range(2):
+            with pytest.raises(BatchError, match="another run writes"):
+                late.write(bad)
+            opened.flush()
+    assert errors.read_bytes() == before
+
+
+def test_a_full_disk_is_said_and_gone_on_from(source: Path) -> None:
+    wanted = [path.read_bytes() for path in finish(source)]
+    for path in finish(source):
+        path.unlink()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(wanted[0]) // 2 + 3, hard))
+    try:
+        with pytest.raises(
+            BatchError, match=r"cannot write .*out\.jsonl: File too large; see that"
+        ):
+            finish(source)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert source.with_name("out.jsonl").stat().st_size == len(wanted[0]) // 2 + 3
+    assert [path.read_bytes() for path in finish(source)] == wanted
+
+
+def test_a_disk_that_fails_at_the_end_is_said(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fsync(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(BatchError, match=r"cannot write .*out\.jsonl: Input/output error"):
+        finish(source)
+    monkeypatch.undo()
+    assert len(finish(source)[0].read_text().splitlines()) == 5  # no lock is left
 
 
 def test_the_input_is_never_written(source: Path) -> None:

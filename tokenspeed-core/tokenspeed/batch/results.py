@@ -103,29 +103,99 @@ class Results:
         done: what they held when they were opened.
     """
 
-    def __init__(self, output: Path, errors: Path, done: Done, output_fd: int) -> None:
+    def __init__(self, output: _File, errors: _File, done: Done) -> None:
         self.done = done
-        self._errors_path = errors
-        self._output_fd = output_fd
-        self._errors_fd: int | None = None
+        self._output, self._errors = output, errors
 
     def write(self, result: Result) -> None:
         """Append a line, at once."""
         encoded = msgspec.json.encode(result) + b"\n"
-        if result.good:
-            _write(self._output_fd, encoded)
-            return
-        if self._errors_fd is None:
-            self._errors_fd = _open(self._errors_path)
-        _write(self._errors_fd, encoded)
+        (self._output if result.good else self._errors).write(encoded)
+
+    def flush(self) -> None:
+        """See that all of it is on the disk."""
+        self._output.flush()
+        self._errors.flush()
+
+
+class _File:
+    """A file that this run alone appends to, from when it exists: the first line creates it.
+
+    Raises:
+        BatchError: another run has it, or it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.resolve()
+        self._fd: int | None = None
+
+    def open(self) -> None:
+        """Take it if it exists."""
+        if os.path.exists(self._path):
+            self._open(0)
+
+    def create(self) -> None:
+        """Let it exist. One that came into being since this run began is another run's."""
+        if self._fd is None:
+            self._open(os.O_CREAT | os.O_EXCL)
+
+    def write(self, content: bytes) -> None:
+        self.create()
+        assert self._fd is not None
+        view = memoryview(content)
+        with self._written():
+            while view:
+                view = view[os.write(self._fd, view) :]
+
+    def flush(self) -> None:
+        if self._fd is not None:
+            with self._written():
+                os.fsync(self._fd)
+
+    def clear(self) -> None:
+        """Let it be empty."""
+        assert self._fd is not None
+        with self._written():
+            os.ftruncate(self._fd, 0)
+
+    def remove(self) -> None:
+        """Let it not exist."""
+        if self._fd is not None:
+            with self._written():
+                self._path.unlink()
+            self.close()
 
     def close(self) -> None:
-        """See that all of it is on the disk."""
-        for fd in (self._output_fd, self._errors_fd):
-            if fd is not None:
-                os.fsync(fd)
-        if self._errors_fd is not None:
-            os.close(self._errors_fd)
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _open(self, flags: int) -> None:
+        flags |= os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+        with self._written():
+            self._fd = os.open(self._path, flags, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Between the two calls another run may have removed it: what is locked has no name.
+            found = self._path.stat()
+        except OSError as error:
+            raise self._taken() from error
+        if not os.path.samestat(os.fstat(self._fd), found):
+            raise self._taken()
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        try:
+            yield
+        except FileExistsError as error:
+            raise self._taken() from error
+        except OSError as error:
+            raise BatchError(
+                f"cannot write {self._path}: {error.strerror}; see that it can be written"
+            ) from error
+
+    def _taken(self) -> BatchError:
+        return BatchError(f"another run writes {self._path}; wait for its end")
 
 
 @contextmanager
@@ -144,27 +214,26 @@ def open_results(source: Path, output: Path, errors: Path, *, overwrite: bool) -
     if any(_same(*pair) for pair in combinations((source, output, errors), 2)):
         raise BatchError("INPUT, OUTPUT and the file of errors must be three files")
     with ExitStack() as stack:
-        fd = _open(output)
-        stack.callback(os.close, fd)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise BatchError(f"another run writes {output}; wait for its end") from error
+        answered, failed = _File(output), _File(errors)
+        for file in (answered, failed):
+            stack.callback(file.close)
+            file.open()
+        answered.create()
         if overwrite:
-            os.ftruncate(fd, 0)
-            errors.unlink(missing_ok=True)
+            answered.clear()
+            failed.remove()
             done = Done()
         else:
             done = _resume(source, output, errors)
-        results = Results(output, errors, done, fd)
-        stack.callback(results.close)
+        results = Results(answered, failed, done)
+        stack.callback(results.flush)
         yield results
 
 
 def _same(one: Path, other: Path) -> bool:
     """Whether both name one file, be it by links, or one that does not exist yet."""
-    if one.exists() and other.exists():
-        return one.samefile(other)
+    if os.path.exists(one) and os.path.exists(other):
+        return os.path.samefile(one, other)
     return one.resolve() == other.resolve()
 
 
@@ -285,16 +354,3 @@ class _Written:
             f"{self._path} exists, and its line {line.number} is no result of a batch; choose "
             "another OUTPUT, or --overwrite"
         )
-
-
-def _open(path: Path) -> int:
-    try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise BatchError(f"cannot write {path}: {error.strerror}; choose another place") from error
-
-
-def _write(fd: int, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[os.write(fd, view) :]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 from click.core import ParameterSource
@@ -74,6 +75,27 @@ class _Asked:
     concurrency: int
 
 
+def _server_url(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """The server's address alone."""
+    if value is None:
+        return None
+    try:
+        parts = urlsplit(value)
+        host, _ = parts.hostname or "", parts.port  # raises when it is no port
+        host.encode("idna")
+        alone = "@" not in parts.netloc and not parts.query and not parts.fragment
+        plain = alone and parts.path.rstrip("/") in ("", "/v1")
+        good = plain and bool(host) and parts.scheme in ("http", "https")
+    except ValueError:
+        good = False
+    if not good:
+        raise click.BadParameter(
+            f"{value!r} is no server; give http://HOST:PORT or https://HOST:PORT, with nothing "
+            "behind it but /v1"
+        )
+    return f"{parts.scheme}://{parts.netloc}"
+
+
 @click.command(cls=_Sections)
 @click.argument(
     "source", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="INPUT"
@@ -82,7 +104,9 @@ class _Asked:
 @click.option(
     "--model", callback=model_folder, metavar="FOLDER", help="Start an engine with this model."
 )
-@click.option("--url", help="Ask a server that runs, such as http://127.0.0.1:8000.")
+@click.option(
+    "--url", callback=_server_url, help="Ask a server that runs, such as http://127.0.0.1:8000."
+)
 @click.option(
     "--errors",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -227,8 +251,7 @@ class _Asking:
 
 def _ask_there(asking: _Asking, url: str, values: dict[str, Any]) -> None:
     """A server that runs."""
-    address = url.rstrip("/").removesuffix("/v1")
-    with asking.begun(address, values["api_key"], values["served_model_name"]) as worker:
+    with asking.begun(url, values["api_key"], values["served_model_name"]) as worker:
         while not worker.done():
             worker.wait(_POLL_S)
 
