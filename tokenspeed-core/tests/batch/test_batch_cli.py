@@ -55,6 +55,17 @@ def test_a_server_that_is_not_there_is_said(tmp_path: Path) -> None:
     result = CliRunner().invoke(batch, arguments)
     assert result.exit_code == 1
     assert "cannot reach http://127.0.0.1:9: " in result.stderr
+    assert "the same command goes on from there" in result.stderr
+
+
+def test_what_is_refused_goes_on_from_nowhere(tmp_path: Path) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("")
+    output.write_text("my notes\n")
+    result = CliRunner().invoke(batch, [str(source), str(output), "--url", "http://127.0.0.1:9"])
+    assert result.exit_code == 1
+    assert "choose another OUTPUT, or --overwrite" in " ".join(result.stderr.split())
+    assert "goes on" not in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -195,11 +195,12 @@ def _run(asked: _Asked, url: str | None, engine: EngineConfig, values: dict[str,
     from tokenspeed.process.supervisor import ChildFailedError, StopRequested
 
     console = Console(stderr=True)
+    begun = False
     try:
         with open_results(
             asked.source, asked.output, asked.errors, overwrite=asked.overwrite
         ) as results:
-            done = results.done
+            begun, done = True, results.done
             progress = Progress(done.answered, done.failed, done.bytes)
             if done.line:
                 console.print(f"going on behind line {done.line:,}", highlight=False)
@@ -213,7 +214,7 @@ def _run(asked: _Asked, url: str | None, engine: EngineConfig, values: dict[str,
         console.print(f"stopped; {_GO_ON}", highlight=False)
         sys.exit(_SIGINT)
     except (BatchError, ChildFailedError) as error:
-        raise click.ClickException(f"{error}\n{_GO_ON}") from error
+        raise click.ClickException(f"{error}\n{_GO_ON}" if begun else str(error)) from error
     failed = f"; {progress.failed:,} in error: {asked.errors}" if progress.failed else ""
     click.echo(f"{progress.answered:,} answered: {asked.output}{failed}")
 
