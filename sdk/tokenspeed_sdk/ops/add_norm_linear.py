@@ -53,9 +53,8 @@ def add_norm_linear(
     check_sum(args, x, residual, summed, norm_weight)
     args.tensor("weight", weight, "N K", FLOATS)
     args.same_dtype(x=x, weight=weight)
-    torch.add(x, residual, out=summed)
-    product = linear(rms_norm(summed, norm_weight, eps), weight, bias)
-    return silu_and_mul(product) if gated else product
+    normed = add_norm(x, residual, summed, norm_weight, eps)
+    return activated(linear(normed, weight, bias), gated)
 
 
 def check_sum(
@@ -74,8 +73,26 @@ def check_sum(
         args.fail("summed", "must have memory of its own; got that of x or residual")
 
 
-def _result(traits: Traits, x: torch.Tensor, *_: object) -> Result:
-    n = traits["n"]  # the weight may be packed
+def add_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    summed: torch.Tensor,
+    norm_weight: torch.Tensor,
+    eps: float,
+) -> torch.Tensor:
+    """``summed = x + residual``, and its norm."""
+    torch.add(x, residual, out=summed)
+    return rms_norm(summed, norm_weight, eps)
+
+
+def activated(product: torch.Tensor, gated: bool) -> torch.Tensor:
+    """``silu(gate) * up`` of a gated product, else the product."""
+    return silu_and_mul(product) if gated else product
+
+
+def projected(traits: Traits, x: torch.Tensor, *_: object) -> Result:
+    """Shape and dtype of the result, whatever the weight is packed to."""
+    n = traits["n"]
     return ((x.shape[0], n // 2 if traits["gated"] else n), x.dtype)
 
 
@@ -84,5 +101,5 @@ ADD_NORM_LINEAR = Op(
     add_norm_linear,
     traits=("n", "k", "bias", "gated"),
     keywords=("gated",),
-    result=_result,
+    result=projected,
 )

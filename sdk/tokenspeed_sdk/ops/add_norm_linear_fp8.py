@@ -7,11 +7,9 @@ from __future__ import annotations
 import torch
 
 from tokenspeed_sdk.ops._args import FLOATS, Args
-from tokenspeed_sdk.ops.activation import silu_and_mul
-from tokenspeed_sdk.ops.add_norm_linear import check_sum
+from tokenspeed_sdk.ops.add_norm_linear import activated, add_norm, check_sum, projected
 from tokenspeed_sdk.ops.linear_fp8 import check_weight, linear_fp8
-from tokenspeed_sdk.ops.norm import rms_norm
-from tokenspeed_sdk.ops.op import Op, Result, Traits
+from tokenspeed_sdk.ops.op import Op
 
 
 def add_norm_linear_fp8(
@@ -55,15 +53,8 @@ def add_norm_linear_fp8(
     args.tensor("x", x, "T K", FLOATS)
     check_sum(args, x, residual, summed, norm_weight)
     check_weight(args, weight, weight_scale)
-    torch.add(x, residual, out=summed)
-    hidden = rms_norm(summed, norm_weight, eps)
-    product = linear_fp8(hidden, weight, weight_scale, bias)
-    return silu_and_mul(product) if gated else product
-
-
-def _result(traits: Traits, x: torch.Tensor, *_: object) -> Result:
-    n = traits["n"]  # the weight may be packed
-    return ((x.shape[0], n // 2 if traits["gated"] else n), x.dtype)
+    normed = add_norm(x, residual, summed, norm_weight, eps)
+    return activated(linear_fp8(normed, weight, weight_scale, bias), gated)
 
 
 ADD_NORM_LINEAR_FP8 = Op(
@@ -71,5 +62,5 @@ ADD_NORM_LINEAR_FP8 = Op(
     add_norm_linear_fp8,
     traits=("n", "k", "bias", "gated"),
     keywords=("gated",),
-    result=_result,
+    result=projected,
 )

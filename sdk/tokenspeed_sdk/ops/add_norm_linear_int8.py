@@ -6,13 +6,10 @@ from __future__ import annotations
 
 import torch
 
-from tokenspeed_sdk.ops._args import FLOAT32, FLOATS, INT8, Args
-from tokenspeed_sdk.ops.activation import silu_and_mul
-from tokenspeed_sdk.ops.add_norm_linear import check_sum
-from tokenspeed_sdk.ops.int8 import groups_of
-from tokenspeed_sdk.ops.linear_int8 import linear_int8
-from tokenspeed_sdk.ops.norm import rms_norm
-from tokenspeed_sdk.ops.op import Op, Result, Traits
+from tokenspeed_sdk.ops._args import FLOATS, Args
+from tokenspeed_sdk.ops.add_norm_linear import activated, add_norm, check_sum, projected
+from tokenspeed_sdk.ops.linear_int8 import check_weight, linear_int8
+from tokenspeed_sdk.ops.op import Op
 
 
 def add_norm_linear_int8(
@@ -53,17 +50,9 @@ def add_norm_linear_int8(
     args = Args("add_norm_linear_int8@1")
     args.tensor("x", x, "T K", FLOATS)
     check_sum(args, x, residual, summed, norm_weight)
-    args.tensor("weight", weight, "N K", INT8)
-    args.tensor("weight_scale", weight_scale, f"{groups_of(x.shape[1])} N", FLOAT32)
-    torch.add(x, residual, out=summed)
-    hidden = rms_norm(summed, norm_weight, eps)
-    product = linear_int8(hidden, weight, weight_scale, bias)
-    return silu_and_mul(product) if gated else product
-
-
-def _result(traits: Traits, x: torch.Tensor, *_: object) -> Result:
-    n = traits["n"]  # the weight may be packed
-    return ((x.shape[0], n // 2 if traits["gated"] else n), x.dtype)
+    check_weight(args, x, weight, weight_scale)
+    normed = add_norm(x, residual, summed, norm_weight, eps)
+    return activated(linear_int8(normed, weight, weight_scale, bias), gated)
 
 
 ADD_NORM_LINEAR_INT8 = Op(
@@ -71,5 +60,5 @@ ADD_NORM_LINEAR_INT8 = Op(
     add_norm_linear_int8,
     traits=("n", "k", "bias", "gated"),
     keywords=("gated",),
-    result=_result,
+    result=projected,
 )

@@ -57,9 +57,7 @@ def attention_prefill(
     """
     args = Args("attention_prefill@1")
     args.tensor("q", q, "T Hq D", FLOATS)
-    rows = PagedRows(k_cache, v_cache, page_table, row_slot, kv_len)
-    rows.check(args, q, FLOATS)
-    args.same_dtype(q=q, k_cache=k_cache, v_cache=v_cache)
+    rows = _rows(args, q, k_cache, v_cache, page_table, row_slot, kv_len)
     return prefill_rows(args, q, rows, query_start, scale, window)
 
 
@@ -93,9 +91,7 @@ def attention_decode(
     """
     args = Args("attention_decode@1")
     args.tensor("q", q, "R Hq D", FLOATS)
-    rows = PagedRows(k_cache, v_cache, page_table, row_slot, kv_len)
-    rows.check(args, q, FLOATS)
-    args.same_dtype(q=q, k_cache=k_cache, v_cache=v_cache)
+    rows = _rows(args, q, k_cache, v_cache, page_table, row_slot, kv_len)
     return decode_rows(q, rows, scale, window)
 
 
@@ -133,9 +129,7 @@ def attention_verify(
     """
     args = Args("attention_verify@1")
     args.tensor("q", q, "R Hq D", FLOATS)
-    rows = PagedRows(k_cache, v_cache, page_table, row_slot, kv_len)
-    rows.check(args, q, FLOATS)
-    args.same_dtype(q=q, k_cache=k_cache, v_cache=v_cache)
+    rows = _rows(args, q, k_cache, v_cache, page_table, row_slot, kv_len)
     return decode_rows(q, rows, scale, window)
 
 
@@ -254,6 +248,22 @@ def _attend(
 def attended(traits: Traits, q: torch.Tensor, *_: object) -> Result:
     """What attention gives: a value for every query head."""
     return (q.shape, q.dtype)
+
+
+def _rows(
+    args: Args,
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    page_table: torch.Tensor,
+    row_slot: torch.Tensor,
+    kv_len: torch.Tensor,
+) -> PagedRows:
+    """The rows that attention reads; checks their arguments."""
+    rows = PagedRows(k_cache, v_cache, page_table, row_slot, kv_len)
+    rows.check(args, q, FLOATS)
+    args.same_dtype(q=q, k_cache=k_cache, v_cache=v_cache)
+    return rows
 
 
 TRAITS = ("heads", "kv_heads", "head_dim", "page_size", "window")

@@ -38,8 +38,11 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     return out.to(x.dtype)
 
 
-def _result(traits: Traits, x: torch.Tensor, *_: object) -> Result:
-    return ((x.shape[0], traits["n"]), x.dtype)  # the weight may be packed
+def projected(traits: Traits, x: torch.Tensor, *_: object) -> Result:
+    """Shape and dtype of a product, whatever its weight is packed to."""
+    return ((x.shape[0], traits["n"]), x.dtype)
 
 
-LINEAR = Op("linear@1", linear, traits=("n", "k", "bias"), result=_result, example=examples.linear)
+LINEAR = Op(
+    "linear@1", linear, traits=("n", "k", "bias"), result=projected, example=examples.linear
+)

@@ -12,7 +12,8 @@ import torch
 from tokenspeed_sdk.ops import examples
 from tokenspeed_sdk.ops._args import E4M3, FLOAT32, FLOATS, Args, compute_dtype
 from tokenspeed_sdk.ops.fp8 import BLOCK, dequantize_rows, dequantize_weight, quantize_rows
-from tokenspeed_sdk.ops.op import Op, Result, Traits
+from tokenspeed_sdk.ops.linear import projected
+from tokenspeed_sdk.ops.op import Op
 
 
 def linear_fp8(
@@ -62,14 +63,10 @@ def check_weight(args: Args, weight: torch.Tensor, weight_scale: torch.Tensor) -
     args.tensor("weight_scale", weight_scale, blocks, FLOAT32)
 
 
-def _result(traits: Traits, x: torch.Tensor, *_: object) -> Result:
-    return ((x.shape[0], traits["n"]), x.dtype)  # the weight may be packed
-
-
 LINEAR_FP8 = Op(
     "linear_fp8@1",
     linear_fp8,
     traits=("n", "k", "bias"),
-    result=_result,
+    result=projected,
     example=examples.linear_fp8,
 )

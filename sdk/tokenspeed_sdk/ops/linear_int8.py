@@ -9,7 +9,8 @@ import torch
 from tokenspeed_sdk.ops import examples
 from tokenspeed_sdk.ops._args import FLOAT32, FLOATS, INT8, Args, compute_dtype
 from tokenspeed_sdk.ops.int8 import dequantize_rows, dequantize_weight, groups_of, quantize_rows
-from tokenspeed_sdk.ops.op import Op, Result, Traits
+from tokenspeed_sdk.ops.linear import projected
+from tokenspeed_sdk.ops.op import Op
 
 
 def linear_int8(
@@ -41,8 +42,7 @@ def linear_int8(
     """
     args = Args("linear_int8@1")
     args.tensor("x", x, "T K", FLOATS)
-    args.tensor("weight", weight, "N K", INT8)
-    args.tensor("weight_scale", weight_scale, f"{groups_of(x.shape[1])} N", FLOAT32)
+    check_weight(args, x, weight, weight_scale)
     dtype = compute_dtype(x)
     rows = dequantize_rows(*quantize_rows(x), dtype)
     out = rows @ dequantize_weight(weight, weight_scale, dtype).T
@@ -53,14 +53,18 @@ def linear_int8(
     return out.to(x.dtype)
 
 
-def _result(traits: Traits, x: torch.Tensor, *_: object) -> Result:
-    return ((x.shape[0], traits["n"]), x.dtype)  # the weight may be packed
+def check_weight(
+    args: Args, x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor
+) -> None:
+    """Shapes and dtypes of codes and scales, beside an ``x`` that was checked."""
+    args.tensor("weight", weight, "N K", INT8)
+    args.tensor("weight_scale", weight_scale, f"{groups_of(x.shape[1])} N", FLOAT32)
 
 
 LINEAR_INT8 = Op(
     "linear_int8@1",
     linear_int8,
     traits=("n", "k", "bias"),
-    result=_result,
+    result=projected,
     example=examples.linear_int8,
 )

@@ -8,8 +8,9 @@ import torch
 
 from tokenspeed_sdk.ops._args import FLOATS, Args
 from tokenspeed_sdk.ops.activation import silu_and_mul
+from tokenspeed_sdk.ops.linear import projected
 from tokenspeed_sdk.ops.linear_fp8 import linear_fp8
-from tokenspeed_sdk.ops.op import Op, Result, Traits
+from tokenspeed_sdk.ops.op import Op
 
 
 def silu_linear_fp8(
@@ -43,10 +44,6 @@ def silu_linear_fp8(
     return linear_fp8(silu_and_mul(x), weight, weight_scale, bias)
 
 
-def _result(traits: Traits, x: torch.Tensor, *_: object) -> Result:
-    return ((x.shape[0], traits["n"]), x.dtype)  # the weight may be packed
-
-
 SILU_LINEAR_FP8 = Op(
-    "silu_linear_fp8@1", silu_linear_fp8, traits=("n", "k", "bias"), result=_result
+    "silu_linear_fp8@1", silu_linear_fp8, traits=("n", "k", "bias"), result=projected
 )
