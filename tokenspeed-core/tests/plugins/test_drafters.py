@@ -106,6 +106,14 @@ def test_an_installed_one_is_found(site):
     assert caught.value.fix == "give one of echo, suffix, or leave it out"
 
 
+def test_one_that_is_named_as_the_engines_own_is_shown_as_what_it_is(site):
+    site.provide("acme-echo", "drafter", "suffix", claims=("suffix",), number="1.0")
+    site.platform("acme-gpu", "acme")
+    table = with_drafter(resolve_installed(), "suffix").table
+    (row,) = [row for row in table if row.role == "drafter"]
+    assert row.owner == "acme-echo 1.0"
+
+
 @pytest.mark.parametrize("number", ["0.1", "1.1", "2.0"])
 def test_another_number_is_refused_before_import(site, number):
     site.provide("acme-echo", "drafter", "echo", claims=("echo",), code="1 / 0", number=number)

@@ -22,8 +22,8 @@ def with_drafter(resolution: Resolution, name: str | None) -> Resolution:
     """
     if name is None:
         return resolution
-    owners = {p.name: p.owner for p in resolution.plan.of("drafter")}
-    owners[SUFFIX] = f"tokenspeed-core {engine_version()}"
+    owners = {SUFFIX: f"tokenspeed-core {engine_version()}"}
+    owners |= {p.name: p.owner for p in resolution.plan.of("drafter")}  # whose the engine prefers
     if name not in owners:
         raise UnknownNameError(
             f'no drafter "{name}" is installed',
