@@ -16,8 +16,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from tokenspeed.batch import client as module
 from tokenspeed.batch.client import FAULTS, Client, connected
+from tokenspeed.batch.errors import BatchError
 from tokenspeed.batch.lines import Line
-from tokenspeed.batch.results import BatchError
 
 SERVED = "served"
 

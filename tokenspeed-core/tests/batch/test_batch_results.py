@@ -13,8 +13,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tokenspeed.batch.errors import BatchError
 from tokenspeed.batch.lines import BadLine, Line, read_lines
-from tokenspeed.batch.results import BatchError, Response, Result, name_of, open_results
+from tokenspeed.batch.result import Response, Result, name_of
+from tokenspeed.batch.results import open_results
 
 FAILS = (2, 5)
 """Lines that are in error: one by the server, one by itself."""

@@ -12,8 +12,11 @@ from typing import cast
 
 import pytest
 from tokenspeed.batch import run as module
+from tokenspeed.batch.errors import BatchError
 from tokenspeed.batch.lines import Line
-from tokenspeed.batch.results import BatchError, Done, Response, Result, Results, name_of
+from tokenspeed.batch.result import Response, Result, name_of
+from tokenspeed.batch.results import Results
+from tokenspeed.batch.resume import Done
 from tokenspeed.batch.run import AHEAD, Progress, run
 
 

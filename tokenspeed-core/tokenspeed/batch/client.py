@@ -21,8 +21,9 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from tokenspeed.batch.errors import BatchError
 from tokenspeed.batch.lines import INVALID, BadLine, Line, Request, parse
-from tokenspeed.batch.results import BatchError, Response, Result, name_of
+from tokenspeed.batch.result import Response, Result, name_of
 
 BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE)
 WRONG_KEY = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from tokenspeed.batch.lines import Line
-from tokenspeed.batch.results import Result, Results
+from tokenspeed.batch.result import Result
+from tokenspeed.batch.results import Results
 
 AHEAD = 4
 """Lines in memory for each one that may be asked at once: answers wait for slower ones before them,

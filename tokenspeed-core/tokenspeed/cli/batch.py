@@ -190,7 +190,8 @@ def _refuse_engine_options(ctx: click.Context) -> None:
 def _run(asked: _Asked, url: str | None, engine: EngineConfig, values: dict[str, Any]) -> None:
     from rich.console import Console
 
-    from tokenspeed.batch.results import BatchError, open_results
+    from tokenspeed.batch.errors import BatchError
+    from tokenspeed.batch.results import open_results
     from tokenspeed.batch.run import Progress
     from tokenspeed.process.supervisor import ChildFailedError, StopRequested
 
