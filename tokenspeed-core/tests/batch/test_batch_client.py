@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from aiohttp.test_utils import TestServer
 from tokenspeed.batch import client as module
 from tokenspeed.batch.client import FAULTS, Client, connected
 from tokenspeed.batch.errors import BatchError
-from tokenspeed.batch.lines import Line
+from tokenspeed.batch.lines import COMPLETIONS, URLS, Line
 
 SERVED = "served"
 
@@ -27,6 +28,7 @@ class Played:
 
     def __init__(self, *statuses: int, ready: bool = True) -> None:
         self._statuses = iter(statuses)
+        self.left = len(statuses)
         self.bodies: list[dict[str, Any]] = []
         self.ready = ready
         self.probes = 0
@@ -39,7 +41,8 @@ class Played:
         self.bodies.append(await request.json())
         if wait := self.bodies[-1].get("wait"):
             await asyncio.sleep(wait)
-        status = next(self._statuses, 200)
+        status = self.bodies[-1].get("refused") or next(self._statuses, 200)
+        self.left -= 1
         if time.monotonic() < self.bodies[-1].get("busy_until", 0):
             status = 429
         return web.json_response({"id": "cmpl-1", "status": status}, status=status)
@@ -54,15 +57,16 @@ async def client_of(played: Played, **options: Any) -> AsyncIterator[Client]:
     app = web.Application()
     app.router.add_get("/v1/models", played.models)
     app.router.add_get("/readiness", played.readiness)
-    app.router.add_post("/v1/completions", played.complete)
+    for url in URLS:
+        app.router.add_post(url, played.complete)
     async with TestServer(app) as server:
         options = {"model": None, "any_model": False} | options
         async with connected(str(server.make_url("")), "key", **options) as client:
             yield client
 
 
-def line(**body: Any) -> Line:
-    fields = {"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "é"} | body}
+def line(url: str = COMPLETIONS, /, **body: Any) -> Line:
+    fields = {"custom_id": "a", "url": url, "body": {"prompt": "é"} | body}
     return Line(4, json.dumps(fields).encode(), 0)
 
 
@@ -134,6 +138,49 @@ async def test_a_wrong_key_is_said_before_any_line_is_asked() -> None:
         with pytest.raises(BatchError, match=r"not accept the key: HTTP 401: .*Invalid API key"):
             async with connected(str(server.make_url("")), "no", model=None, any_model=False):
                 pass
+
+
+@pytest.mark.parametrize("status", [429, 502, 503])
+@pytest.mark.parametrize("url", URLS)
+async def test_a_line_that_alone_is_refused_is_in_error_after_its_time(
+    monkeypatch: pytest.MonkeyPatch, url: str, status: int
+) -> None:
+    """Also when no other line is there to be answered."""
+    monkeypatch.setitem(module.BUSY_S, HTTPStatus(status), 0.05)
+    played = Played()
+    async with client_of(played) as client:
+        begin = time.monotonic()
+        result = await client.answer(line(url, refused=status, model=SERVED, max_tokens=7))
+        assert time.monotonic() - begin >= 0.05
+    assert result.response is not None
+    assert (result.good, result.response.status_code) == (False, status)
+    others = [body for body in played.bodies if "refused" not in body]
+    assert others == [{"model": SERVED, "max_tokens": 1} | module._SMALLEST[url]] * FAULTS
+    assert "refused" not in played.bodies[-1], "not asked again after the last one"
+
+
+async def test_a_server_that_restarts_refuses_no_line_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It refuses all for longer than a line's time; then is there, is away, and is there again."""
+    monkeypatch.setattr(module, "BUSY_S", dict.fromkeys(module.BUSY_S, 0.0))
+    refused_to_all = [503] * 10
+    refused_alone = [503, 200] * (FAULTS - 1)
+    played = Played(*refused_to_all, *refused_alone, 503, 503, *refused_alone, 200)
+    async with client_of(played) as client:
+        assert (await client.answer(line())).good
+    assert played.left == 0
+
+
+async def test_a_line_that_is_answered_was_not_refused_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A failure in between is an answer: the refusals after it are counted anew."""
+    monkeypatch.setattr(module, "BUSY_S", dict.fromkeys(module.BUSY_S, 0.0))
+    played = Played(503, 200, 503, 200, 500, 503, 200, 503, 200, 200)
+    async with client_of(played) as client:
+        assert (await client.answer(line())).good
+    assert played.left == 0
 
 
 async def test_patience_counts_from_the_last_answer_of_any_line() -> None:

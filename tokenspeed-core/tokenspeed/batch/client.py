@@ -5,7 +5,7 @@
 Whose fault a failure is decides what becomes of it. A refusal of the request itself is the line's
 answer. A server that is busy, starting or gone is asked again, and one that is silent is asked
 whether it lives; when that lasts, or when it does not accept the key, the run ends, and a later one
-goes on.
+goes on. Where it lasts for one line while the server answers others, it is the line's answer too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -22,10 +23,17 @@ import aiohttp
 import msgspec
 
 from tokenspeed.batch.errors import BatchError
-from tokenspeed.batch.lines import INVALID, BadLine, Line, Request, parse
+from tokenspeed.batch.lines import CHAT, COMPLETIONS, INVALID, BadLine, Line, Request, parse
 from tokenspeed.batch.result import Response, Result, name_of
 
-BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE)
+BUSY_S = {
+    HTTPStatus.TOO_MANY_REQUESTS: 600.0,
+    HTTPStatus.BAD_GATEWAY: 60.0,
+    HTTPStatus.SERVICE_UNAVAILABLE: 60.0,
+}
+"""How long a line that such a status refuses is asked again without looking whether it is refused
+alone. A queue may be full for long, and is so for a large request before it is for a small one."""
+
 WRONG_KEY = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 PATIENCE_S = 120.0
 """How long a server may give no sign of life: no line is answered, and none that it has accepted is
@@ -35,9 +43,32 @@ PROBE_S = 15.0
 """After so long without a sign one is asked for, which may take as long."""
 
 FAULTS = 3
-"""Tries of a line at which the server fails by itself: a line may be the cause."""
+"""Tries of a line at which the server fails by itself, or refuses this line and answers another
+request right after: a line may be the cause."""
 
+_SMALLEST: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": [{"role": "user", "content": "."}]},
+    COMPLETIONS: {"prompt": "."},
+}
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
+
+
+@dataclass
+class _Tries:
+    """What came of a line so far.
+
+    Attributes:
+        failed: how often the server failed at it by itself.
+        refused_since: when the server began to refuse it; None: it did not the last time.
+        refused_alone: how often, in a row, the server answered another request right after.
+    """
+
+    failed: int = 0
+    refused_since: float | None = None
+    refused_alone: int = 0
+
+    def forget_refusals(self) -> None:
+        self.refused_since, self.refused_alone = None, 0
 
 
 class Client:
@@ -73,22 +104,50 @@ class Client:
         return request
 
     async def _ask(self, request: Request) -> Response:
-        faults, pause = 0, _FIRST_PAUSE_S
+        tries, pause = _Tries(), _FIRST_PAUSE_S
         while True:
             try:
                 response = await self._watched(request)
-                _check_key(response.status_code, response.body)
-                if response.status_code not in BUSY:
-                    self._alive = time.monotonic()
-                    faults += response.status_code == HTTPStatus.INTERNAL_SERVER_ERROR
-                    if response.status_code != HTTPStatus.INTERNAL_SERVER_ERROR or faults == FAULTS:
-                        return response
+                if await self._settles(response, request, tries):
+                    return response
                 why = f"HTTP {response.status_code}: {_short(response.body)}"
             except (aiohttp.ClientError, OSError) as error:
+                tries.forget_refusals()  # it is away for all lines
                 why = f"{type(error).__name__}: {error}"
             self._check_patience(why)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    async def _settles(self, response: Response, request: Request, tries: _Tries) -> bool:
+        """Whether this is the line's answer, after all that came of it before."""
+        status = response.status_code
+        _check_key(status, response.body)
+        if status in BUSY_S:
+            return await self._is_refused_alone(BUSY_S[HTTPStatus(status)], request, tries)
+        self._alive = time.monotonic()
+        tries.forget_refusals()
+        tries.failed += status == HTTPStatus.INTERNAL_SERVER_ERROR
+        return status != HTTPStatus.INTERNAL_SERVER_ERROR or tries.failed == FAULTS
+
+    async def _is_refused_alone(self, after: float, request: Request, tries: _Tries) -> bool:
+        """Whether a server that refuses a line for so many seconds does so because of the line."""
+        if tries.refused_since is None:
+            tries.refused_since = time.monotonic()
+        if time.monotonic() - tries.refused_since < after:
+            return False
+        answers = await self._answers_another(request)
+        tries.refused_alone = tries.refused_alone + 1 if answers else 0
+        return tries.refused_alone == FAULTS
+
+    async def _answers_another(self, request: Request) -> bool:
+        """Whether the server has an answer of one token for the same model. ``ClientError``."""
+        body = {"model": request.body["model"], "max_tokens": 1} | _SMALLEST[request.url]
+        limit = aiohttp.ClientTimeout(total=PATIENCE_S)
+        async with self._session.post(request.url, json=body, timeout=limit) as response:
+            answers: bool = response.status == HTTPStatus.OK
+        if answers:
+            self._alive = time.monotonic()
+        return answers
 
     async def _watched(self, request: Request) -> Response:
         """What the server says, however long it takes, as long as it lives meanwhile."""

@@ -19,7 +19,7 @@ import msgspec
 MOST_BYTES = 64 << 20
 """Of one line: more than any context window, and little beside a model."""
 
-URLS = ("/v1/chat/completions", "/v1/completions")
+CHAT, COMPLETIONS = URLS = ("/v1/chat/completions", "/v1/completions")
 
 INVALID = "invalid_line"
 TOO_LONG = "line_too_long"
