@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from distributions import DISTRIBUTIONS, ROOT, source_files
 from tokenspeed.config import FrontConfig
-from tokenspeed.front import biases, caller, constraint, grammars, request, service
+from tokenspeed.front import biases, caller, compiler, constraint, grammars, request, service
 from tokenspeed.grammar import worker
 from tokenspeed.messages import MAX_TOP_LOGPROBS
 from tokenspeed.process import gateway
@@ -56,7 +56,7 @@ LIMITS = {
     "characters of a salt": caller.MAX_SALT_LENGTH,
     "characters of a grammar or schema": constraint.MAX_LENGTH,
     "nesting of a schema or structural tag": json_schema.MAX_DEPTH,
-    "seconds to compile one": grammars.COMPILE_S,
+    "seconds to compile one": compiler.COMPILE_S,
     "bytes of memory to compile one": worker.MEMORY,
     "bytes of one compiled": grammars.MAX_COMPILED,
     "constraints that wait for the compiler": grammars.MAX_WAITING,

@@ -17,7 +17,7 @@ from tokenspeed.plugins.plan import Planned, PluginPlan
 _numbers = itertools.count(1)
 
 SOURCE = '''
-import os, time
+import os, pathlib, time
 from tokenspeed_sdk.contracts.grammar import GrammarError
 from tokenspeed_sdk.contracts.probe import Accept, Decline
 
@@ -28,6 +28,8 @@ class Backend:
     name = {name!r}
 
     def accept(self, constraint):
+        if "accept: die" in constraint.text:
+            os._exit(3)
         if constraint.kind != "regex" or "decline" in constraint.text:
             return Decline("does not honour that at #")
         return Accept({score}, "ready")
@@ -42,6 +44,13 @@ class Backend:
             time.sleep(60)
         if "die" in text:
             os._exit(3)
+        if text.startswith("once "):  # and then the name of a file
+            try:
+                pathlib.Path(text[5:]).touch(exist_ok=False)
+            except FileExistsError:
+                pass
+            else:
+                os._exit(3)
         if "raise" in text:
             1 / 0
         if "bad" in text:

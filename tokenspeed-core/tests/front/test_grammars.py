@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -18,13 +19,14 @@ import grpc
 import msgspec
 import pytest
 import uvloop
-from tokenspeed.front import engine_client, grammars
-from tokenspeed.front.errors import CompilerBusy, InvalidRequest
+from tokenspeed.front import compiler, engine_client, grammars
+from tokenspeed.front.errors import CompilerBusy, CompilerFailed, InvalidRequest
 from tokenspeed.front.grammars import Grammars
 from tokenspeed.front.model_folder import ModelFolder
 from tokenspeed.grammar.worker import Setup, framed
 from tokenspeed.plugins.plan import PluginPlan
 from tokenspeed_sdk.contracts.grammar import Constraint
+from tokenspeed_sdk.contracts.observer import RequestFinished
 
 from .conftest import eventually
 from .test_generate import code_of, request, responses
@@ -67,7 +69,7 @@ async def test_one_that_takes_too_long_is_ended(
     made: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await made.compile(regex("a"))
-    monkeypatch.setattr(grammars, "COMPILE_S", 0.3)
+    monkeypatch.setattr(compiler, "COMPILE_S", 0.3)
     begin = time.monotonic()
     slow = asyncio.create_task(made.compile(regex("slow")))
     after = asyncio.create_task(made.compile(regex("b")))
@@ -84,10 +86,81 @@ async def test_one_that_takes_too_long_is_ended(
     assert (await after).compiled.data == b"one b"
 
 
-async def test_a_compiler_that_dies_fails_what_it_worked_on(made: Grammars) -> None:
-    with pytest.raises(InvalidRequest, match=r"ended while it worked on it \(status 3\)"):
-        await made.compile(regex("die"))
+async def test_a_constraint_that_kills_its_compiler_twice_is_refused(
+    made: Grammars, starts: list[int]
+) -> None:
+    for text in ("die", "accept: die"):
+        begin = len(starts)
+        for _ in range(2):  # the second time it is known
+            with pytest.raises(InvalidRequest, match=r"ended 2 times, at last with status 3 while"):
+                await made.compile(regex(text))
+        assert len(starts) - begin == 2
     assert (await made.compile(regex("a"))).compiled.data == b"one a"
+
+
+async def test_a_compiler_that_is_killed_at_work_works_on_in_a_new_process(
+    made: Grammars, starts: list[int], tmp_path: Path
+) -> None:
+    """The constraint is not at fault: it kills the first process alone."""
+    mark = tmp_path / "mark"
+    text = f"once {mark}"
+    assert (await made.compile(regex(text))).compiled.data == f"one {text}".encode()
+    assert (mark.exists(), len(starts)) == (True, 2)
+
+
+SICK = """
+    import os, pathlib
+    from tokenspeed_sdk.contracts.probe import Accept
+
+    class Backend:
+        name = {name!r}
+        def accept(self, constraint):
+            return Accept({score}, "ready")
+        def open(self, vocabulary):
+            {ill}
+        def compile(self, constraint):
+            return b"made"
+"""
+
+
+@pytest.mark.parametrize(
+    ("ill", "starts_", "why"),
+    [
+        ("os._exit(5)", 2, "it ended 2 times, at last with status 5 while it was opening"),
+        ("raise OSError('no memory')", 1, "sick cannot be opened: OSError: no memory"),
+        ("while True: pass", 1, "opening it took more than 2 s"),
+        ("assert False, vocabulary", 1, "sick cannot be opened: AssertionError"),
+    ],
+)
+async def test_what_every_constraint_would_meet_is_no_fault_of_the_client(
+    serving: Callable[..., Any],
+    grammar_plan: Callable[..., PluginPlan],
+    monkeypatch: pytest.MonkeyPatch,
+    starts: list[int],
+    ill: str,
+    starts_: int,
+    why: str,
+) -> None:
+    monkeypatch.setattr(compiler, "OPEN_S", 2.0)
+    plan = grammar_plan(SICK.replace("{ill}", ill), sick=50)
+    async with serving(plugins=plan) as front:
+        code, text = await code_of(front.stub.Generate(request(regex="a")))
+        assert code == grpc.StatusCode.UNAVAILABLE
+        assert text.startswith(f"the grammar compiler failed: {why}")
+        assert text.endswith("; try again later")
+        assert len(starts) == starts_
+        assert not front.service._grammars._kept, "it may be able the next time"
+        [ended] = [event for event in front.events if isinstance(event, RequestFinished)]
+        assert (ended.outcome, ended.error) == ("failed", text)
+
+
+async def test_a_tokenizer_that_cannot_be_read_is_no_fault_of_the_client(
+    grammar_plan: Callable[..., PluginPlan], model_folder: Path, tmp_path: Path
+) -> None:
+    shutil.copy(model_folder / "config.json", tmp_path)
+    async with Grammars(grammar_plan(one=50), ModelFolder(str(tmp_path)), 512) as made:
+        with pytest.raises(CompilerFailed, match=r"the grammar compiler failed: .*tokenizer\.json"):
+            await made.compile(regex("a"))
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
@@ -99,17 +172,16 @@ def test_a_compiler_that_was_killed_while_idle_costs_nobody_a_request(
     async def outlive() -> None:
         async with Grammars(grammar_plan(one=50), ModelFolder(str(model_folder)), 512) as made:
             await made.compile(regex("a"))
-            process = made._worker._process
+            process = made._compiler._process
             assert process is not None
             process.kill()
             await process.wait()
             assert (await made.compile(regex("b"))).compiled.data == b"one b"
-            process = made._worker._process
+            process = made._compiler._process
             assert process is not None
             process.kill()  # and asked again before anybody noticed
             await asyncio.sleep(0)
-            with suppress(InvalidRequest):
-                await made.compile(regex("c"))
+            assert (await made.compile(regex("c"))).compiled.data == b"one c"
             assert (await made.compile(regex("d"))).compiled.data == b"one d"
 
     run(outlive())
@@ -122,7 +194,7 @@ def test_a_compiler_that_closes_its_input_is_one_that_ended(run: Any) -> None:
         await process.wait()
         with suppress(ConnectionError):  # the only error; asyncio drops what is written
             for _ in range(10):
-                grammars._write(process, b"x" * 100_000)
+                compiler._write(process, b"x" * 100_000)
                 await asyncio.sleep(0.01)
 
     run(write())
@@ -156,16 +228,31 @@ async def test_a_request_that_leaves_takes_nothing_from_others(made: Grammars) -
 
 
 @pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Process ids of compilers, as they are started."""
+    ids: list[int] = []
+    start = compiler.Compiler._start
+
+    async def counted(self: compiler.Compiler) -> asyncio.subprocess.Process:
+        process = await start(self)
+        ids.append(process.pid)
+        return process
+
+    monkeypatch.setattr(compiler.Compiler, "_start", counted)
+    return ids
+
+
+@pytest.fixture
 def jobs(made: Grammars, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Texts that the compiler was given."""
     given: list[str] = []
-    compile_ = made._worker.compile
+    compile_ = made._compiler.compile
 
     async def listening(constraint: Constraint) -> Any:
         given.append(constraint.text)
         return await compile_(constraint)
 
-    monkeypatch.setattr(made._worker, "compile", listening)
+    monkeypatch.setattr(made._compiler, "compile", listening)
     return given
 
 
@@ -173,7 +260,7 @@ async def test_what_nobody_waits_for_is_not_begun(
     made: Grammars, jobs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await made.compile(regex("a"))
-    monkeypatch.setattr(grammars, "COMPILE_S", 0.5)
+    monkeypatch.setattr(compiler, "COMPILE_S", 0.5)
     first = asyncio.create_task(made.compile(regex("slow")))
     await eventually(lambda: jobs == ["a", "slow"])
     left = [asyncio.create_task(made.compile(regex(f"slow {i}"))) for i in range(20)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tokenspeed.grammar.backends import Backends, kinds_of, read_backend
+from tokenspeed.grammar.backends import Backends, OpenError, kinds_of, read_backend
 from tokenspeed.plugins.errors import BrokenPromiseError, LoadError
 from tokenspeed.plugins.plan import PluginPlan
 from tokenspeed_sdk.contracts.grammar import Constraint, GrammarError, Vocabulary
@@ -85,6 +85,38 @@ def test_a_refusal_has_the_words_of_all(grammar_plan: Plan) -> None:
 def test_without_a_backend_the_wheel_is_named() -> None:
     with pytest.raises(GrammarError, match="pip install tokenspeed-llguidance"):
         Backends(PluginPlan.make("fake", ()), vocabulary).compile(regex("a"))
+
+
+def test_one_that_cannot_be_opened_is_no_fault_of_a_constraint(grammar_plan: Plan) -> None:
+    source = """
+        from tokenspeed_sdk.contracts.grammar import GrammarError
+        from tokenspeed_sdk.contracts.probe import Accept
+
+        class Backend:
+            name = {name!r}
+            def accept(self, constraint):
+                return Accept({score}, "ready")
+            def open(self, vocabulary):
+                if {score} > 50:
+                    raise OSError("no library")
+                return self
+            def compile(self, constraint):
+                if constraint.text == "bad":
+                    raise GrammarError("that is bad")
+                return b"made"
+    """
+    backends = Backends(grammar_plan(source, sound=50, broken=60), vocabulary)
+    phases: list[str] = []
+    assert backends.compile(regex("a"), phases.append).backend == "sound"
+    assert phases == ["compiling", "opening", "opening", "compiling"]
+    with pytest.raises(OpenError, match=r"^broken cannot be opened: .*; sound says: that is bad$"):
+        backends.compile(regex("bad"))
+    alone = Backends(grammar_plan(source, sound=50), vocabulary)
+    with pytest.raises(GrammarError, match=r"^sound says: that is bad$") as caught:
+        alone.compile(regex("bad"))
+    assert not isinstance(caught.value, OpenError)
+    with pytest.raises(OpenError, match="no grammar backend can be loaded; 'ts plugins doctor'"):
+        Backends(grammar_plan("1 / 0", gone=50), vocabulary).compile(regex("a"))
 
 
 def test_one_that_raises_when_it_is_asked_declines(grammar_plan: Plan) -> None:

@@ -70,6 +70,13 @@ class CompilerBusy(RequestError):
         )
 
 
+class CompilerFailed(RequestError):
+    """The grammar compiler cannot work; no constraint is at fault."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the grammar compiler failed: {reason}; try again later")
+
+
 class DeadlineExceeded(RequestError):
     """The request took longer than the server allows."""
 

@@ -70,6 +70,7 @@ _CODES = [
     (errors.DuplicateRequest, grpc.StatusCode.ALREADY_EXISTS, "invalid"),
     (errors.QueueFull, grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected"),
     (errors.CompilerBusy, grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected"),
+    (errors.CompilerFailed, grpc.StatusCode.UNAVAILABLE, "failed"),
     (errors.DeadlineExceeded, grpc.StatusCode.DEADLINE_EXCEEDED, "expired"),
     (errors.FailedInEngine, grpc.StatusCode.INTERNAL, "failed"),
     (errors.EngineGone, grpc.StatusCode.UNAVAILABLE, "failed"),

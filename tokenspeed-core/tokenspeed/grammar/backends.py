@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 from tokenspeed_sdk.contracts.grammar import KINDS, Constraint, GrammarError
@@ -31,6 +31,17 @@ if TYPE_CHECKING:
 INSTALL = "pip install tokenspeed-llguidance"
 _NESTED = ("json_schema", "structural_tag")
 _SIMPLE = {"json_schema": "{}", "regex": "a", "ebnf": 'root ::= "a"'}
+
+
+Phase: TypeAlias = Literal["opening", "compiling"]
+"""What is about to be done: what any constraint needs, or the work on this one."""
+
+Begins: TypeAlias = Callable[[Phase], None]
+"""Told of it before."""
+
+
+class OpenError(GrammarError):
+    """A backend that is wanted cannot be opened: no constraint is at fault."""
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -83,49 +94,53 @@ class Backends:
         said = {name: _accept(each, constraint) for name, each in self._loaded().items()}
         return dict(sorted(said.items(), key=lambda item: (-_score(item[1]), item[0])))
 
-    def compile(self, constraint: Constraint, ready: Callable[[], None] = lambda: None) -> Compiled:
+    def compile(self, constraint: Constraint, begins: Begins = lambda _: None) -> Compiled:
         """By the best that honours all of it; the next, where that one fails.
 
-        Args:
-            ready: called before each compilation, whose backend is open then.
-
         Raises:
+            OpenError: none compiles it, and one that could cannot be opened.
             GrammarError: with what each backend says.
         """
-        verdicts = self.verdicts(constraint)
-        if not verdicts:
+        if not self._provisions:
             raise GrammarError(f"no grammar backend is installed: {INSTALL}")
-        reasons = []
-        for name, verdict in verdicts.items():
+        if not self._loaded():
+            raise OpenError("no grammar backend can be loaded; 'ts plugins doctor' says why")
+        begins("compiling")
+        reasons, kind = [], GrammarError
+        for name, verdict in self.verdicts(constraint).items():
             if isinstance(verdict, Decline):
                 reasons.append(f"{name} {verdict.why}")
                 continue
             try:
-                return self.compile_by(name, constraint, ready)
+                return self.compile_by(name, constraint, begins)
+            except OpenError as error:
+                reasons.append(str(error))
+                kind = OpenError
             except GrammarError as error:
                 reasons.append(f"{name} says: {error}")
-        raise GrammarError("; ".join(reasons))
+        raise kind("; ".join(reasons))
 
-    def library(self, name: str) -> GrammarLibrary:
-        """Opened. GrammarError: it cannot be, or there is none of this name."""
+    def library(self, name: str, begins: Begins = lambda _: None) -> GrammarLibrary:
+        """Opened. OpenError: it cannot be, or there is none of this name."""
         if name not in self._libraries:
             if name not in self._loaded():
-                raise GrammarError(f"there is no grammar backend {name!r} here")
+                raise OpenError(f"there is no grammar backend {name!r} here")
+            begins("opening")
             if self._read is None:
                 self._read = self._vocabulary()
             try:
                 self._libraries[name] = self._loaded()[name].open(self._read)
             except BaseException as raised:
                 error = as_failure(raised, f"grammar backend {name}")
-                raise GrammarError(f"{name} cannot be opened: {_told(error)}") from error
+                raise OpenError(f"{name} cannot be opened: {_told(error)}") from error
         return self._libraries[name]
 
     def compile_by(
-        self, name: str, constraint: Constraint, ready: Callable[[], None] = lambda: None
+        self, name: str, constraint: Constraint, begins: Begins = lambda _: None
     ) -> Compiled:
         """By one backend, which accepts it. GrammarError."""
-        library = self.library(name)
-        ready()
+        library = self.library(name, begins)
+        begins("compiling")
         start = time.perf_counter()
         try:
             data = library.compile(constraint)

@@ -4,7 +4,7 @@
 
 A grammar may take seconds and gigabytes, and a library may hold the interpreter while it works.
 Here nobody waits for it, and it can be ended. Messages are msgpack behind four bytes of length, on
-standard input and output: first a Setup, then a Job, a READY when its backend is open, an answer.
+standard input and output: first a Setup, then a Job, phases by name as they begin, and an answer.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import resource
 import signal
 import struct
 import sys
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import msgspec
 from tokenspeed_sdk.contracts.grammar import Constraint, GrammarError
 
-from tokenspeed.grammar.backends import Backends, Compiled
+from tokenspeed.grammar.backends import Backends, Compiled, OpenError, Phase
 from tokenspeed.plugins.plan import PluginPlan
 from tokenspeed.process.lifeline import tie_to_parent
 
@@ -30,8 +30,9 @@ MEMORY = 4 << 30
 """Bytes of data that compiling may take."""
 
 LENGTH = struct.Struct("<I")
-READY = b""
-"""A message without content: compiling begins."""
+OPENING: Phase = "opening"
+"""The first: it begins with the process, or with the job."""
+COMPILING: Phase = "compiling"
 
 
 class Setup(msgspec.Struct, frozen=True, array_like=True):
@@ -66,6 +67,15 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag=True):
     reason: str
 
 
+class Unable(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """No constraint can be compiled by a backend that this one needs; why, for the operator."""
+
+    reason: str
+
+
+Answer: TypeAlias = Done | Failed | Unable
+
+
 def read(stream: BinaryIO) -> bytes | None:
     """The next message; None at the end."""
     head = stream.read(LENGTH.size)
@@ -94,12 +104,16 @@ def main() -> None:
 
     while (message := read(incoming)) is not None:
         job = msgspec.msgpack.decode(message, type=Job)
-        answer: Done | Failed
+        answer: Answer
         try:
-            compiled = backends.compile(Constraint(job.kind, job.text), lambda: send(READY))
-            answer = Done(compiled)
-        except (GrammarError, OSError, ValueError) as error:
+            constraint = Constraint(job.kind, job.text)
+            answer = Done(backends.compile(constraint, lambda phase: send(phase.encode())))
+        except OpenError as error:
+            answer = Unable(str(error))
+        except GrammarError as error:
             answer = Failed(str(error))
+        except (OSError, ValueError) as error:  # of the vocabulary
+            answer = Unable(str(error))
         except MemoryError:
             answer = Failed(f"compiling it takes more than {MEMORY >> 30} GiB")
         send(msgspec.msgpack.encode(answer))
