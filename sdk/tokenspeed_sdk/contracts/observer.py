@@ -37,12 +37,14 @@ from types import MappingProxyType
 from typing import ClassVar, Literal, TypeAlias
 
 Outcome: TypeAlias = Literal[
-    "stop", "length", "abort", "cancelled", "invalid", "rejected", "expired", "failed"
+    "stop", "length", "abort", "cancelled", "invalid", "rejected", "expired", "failed", "shutdown"
 ]
 """How a request ended. With an answer: ``stop`` (an end token or a stop string), ``length`` (as
 many tokens as it was allowed). Because the client wanted so: ``abort`` (the gateway asked for it),
 ``cancelled`` (the call was given up). With an error: ``invalid`` (it can never be served here),
-``rejected`` (the queue is full), ``expired`` (out of time), ``failed`` (the engine's fault)."""
+``rejected`` (no place for it: the queue is full, or the server shuts down), ``expired`` (out of
+time), ``failed`` (the server's fault), ``shutdown`` (the server had taken it, and shut down before
+its end; new in 1.4)."""
 
 OUTCOMES: tuple[Outcome, ...] = (
     "stop",
@@ -53,6 +55,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     "rejected",
     "expired",
     "failed",
+    "shutdown",
 )
 """All of them."""
 

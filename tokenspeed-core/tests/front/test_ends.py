@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 import pytest
+from prometheus_client import generate_latest
 from tokenspeed.front.engine_client import EngineClient
 from tokenspeed.front.errors import EngineGone
+from tokenspeed.plugins.plan import PluginPlan
+from tokenspeed_sdk.contracts.observer import RequestFinished
 
 from .conftest import Front, eventually
 from .fake_engine import FakeEngine
@@ -28,6 +32,7 @@ async def test_a_front_that_drains_refuses_what_comes_and_ends_what_runs(front: 
     assert code == grpc.StatusCode.UNAVAILABLE
     assert text == "the server is shutting down; send it to another one, or later"
     assert not drained.done()
+    assert ended(front)[-1] == ("late", "rejected", text)
     _, [complete] = await running
     assert complete.completion_tokens == 20
     await asyncio.wait_for(drained, 1)
@@ -46,6 +51,31 @@ async def test_what_does_not_end_in_time_fails_with_the_reason(front: Front, str
     assert code == grpc.StatusCode.UNAVAILABLE
     assert "shutting down and has waited 0.2 s for this request" in text
     await eventually(lambda: front.engine.running == 0)
+    assert ended(front) == [("r1", "shutdown", text)]
+    page = generate_latest(front.metrics.registry).decode()
+    assert 'tokenspeed_requests_finished_total{outcome="shutdown"} 1.0' in page
+
+
+async def test_what_is_compiled_or_waits_for_it_is_cut_off_too(
+    serving: Callable[..., Any], grammar_plan: Callable[..., PluginPlan]
+) -> None:
+    async with serving(plugins=grammar_plan(one=50)) as front:
+        calls = [
+            asyncio.create_task(code_of(front.stub.Generate(request(f"r{i}", regex=f"slow {i}"))))
+            for i in range(3)
+        ]
+        await eventually(lambda: len(front.service._compiling) == 3)
+        await asyncio.wait_for(front.service.drain(0.2), 1)
+        for code, text in await asyncio.gather(*calls):
+            assert code == grpc.StatusCode.UNAVAILABLE
+            assert "shutting down and has waited 0.2 s for this request" in text
+        assert [outcome for _, outcome, _ in ended(front)] == ["shutdown"] * 3
+
+
+def ended(front: Front) -> list[tuple[str, str, str | None]]:
+    """(request id, outcome, error) of requests as they ended."""
+    finished = (event for event in front.events if isinstance(event, RequestFinished))
+    return [(event.request_id, event.outcome, event.error) for event in finished]
 
 
 async def test_a_front_where_nothing_runs_is_drained_at_once(front: Front) -> None:

@@ -203,6 +203,9 @@ async def test_full_queue(serving: Any) -> None:
         front.engine.frozen = False
         await responses(front.stub.Generate(request(max_new_tokens=1)))
         calls[1].cancel()
+        code, text = await code_of(front.stub.Generate(request(n=11)))
+        assert code == grpc.StatusCode.INVALID_ARGUMENT, "it would wait for ever"
+        assert text == "n is 11, but must be at most 10: 8 may run and 2 may wait here"
 
 
 async def test_refused_by_the_scheduler(front: Front) -> None:

@@ -319,7 +319,7 @@ async def test_a_busy_compiler_refuses_its_request_alone(
     async with serving(plugins=grammar_plan(one=50)) as front:
         front.service._grammars._max_waiting = 1
         slow = asyncio.create_task(code_of(front.stub.Generate(request("s", regex="slow"))))
-        await eventually(lambda: front.service._compiling == 1)
+        await eventually(lambda: len(front.service._compiling) == 1)
         code, text = await code_of(front.stub.Generate(request("more", regex="a")))
         assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "the grammar compiler is busy" in text
@@ -415,13 +415,13 @@ async def test_who_waits_for_a_compiler_has_a_place_in_the_queue(
             asyncio.create_task(code_of(front.stub.Generate(request(f"s{i}", regex=f"slow {i}"))))
             for i in range(9)
         ]
-        await eventually(lambda: front.service._compiling == 9)
+        await eventually(lambda: len(front.service._compiling) == 9)
         code, text = await code_of(front.stub.Generate(request("more", regex="a")))
         assert code == grpc.StatusCode.RESOURCE_EXHAUSTED, text
         for task in slow:
             task.cancel()
         await asyncio.gather(*slow, return_exceptions=True)
-        await eventually(lambda: front.service._compiling == 0)
+        await eventually(lambda: not front.service._compiling)
 
 
 async def test_a_deadline_holds_for_compiling_too(

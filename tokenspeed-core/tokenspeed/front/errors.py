@@ -86,12 +86,20 @@ class DeadlineExceeded(RequestError):
 
 
 class ShuttingDown(RequestError):
-    """The server ends: it takes nothing new, or has waited for this request long enough."""
+    """The server takes nothing new."""
 
-    def __init__(self, waited_s: float | None = None) -> None:
-        """``waited_s``: for a request that ran; None: for one that came too late."""
-        waited = "" if waited_s is None else f" and has waited {waited_s:g} s for this request"
-        super().__init__(f"the server is shutting down{waited}; send it to another one, or later")
+    def __init__(self) -> None:
+        super().__init__("the server is shutting down; send it to another one, or later")
+
+
+class CutOff(RequestError):
+    """The server had taken the request, and shuts down."""
+
+    def __init__(self, waited_s: float) -> None:
+        super().__init__(
+            f"the server is shutting down and has waited {waited_s:g} s for this request; send it "
+            "to another one, or later"
+        )
 
 
 class FailedInEngine(RequestError):

@@ -75,6 +75,7 @@ _CODES = [
     (errors.FailedInEngine, grpc.StatusCode.INTERNAL, "failed"),
     (errors.EngineGone, grpc.StatusCode.UNAVAILABLE, "failed"),
     (errors.ShuttingDown, grpc.StatusCode.UNAVAILABLE, "rejected"),
+    (errors.CutOff, grpc.StatusCode.UNAVAILABLE, "shutdown"),
 ]
 
 
@@ -108,8 +109,9 @@ class SchedulerService:
             marks=find_marks(folder.tokenizer) if config.reasoning else None,
         )
         self._running: dict[str, Generation] = {}
-        self._compiling = 0  # sequences whose constraints are
+        self._compiling: dict[asyncio.Timeout, int] = {}  # until when, for how many sequences
         self._draining = False
+        self._cut_off: errors.CutOff | None = None
         self._started = time.time()
         self._throughput = Throughput()
         self._model_info = model_info_response(folder, ready, config, self._limits)
@@ -139,8 +141,11 @@ class SchedulerService:
         """Refuse what comes, and wait for what runs: so long, then it fails with the reason."""
         self._draining = True
         await self._emptied(seconds)
+        self._cut_off = errors.CutOff(seconds)
         for generation in self._running.values():
-            generation.fail(errors.ShuttingDown(seconds))
+            generation.fail(self._cut_off)
+        for limit in [limit for limit in self._compiling if not limit.expired()]:
+            limit.reschedule(asyncio.get_running_loop().time())
         await self._emptied(_FAILED_S)
 
     async def _emptied(self, seconds: float) -> None:
@@ -291,20 +296,24 @@ class SchedulerService:
     async def _compiled(self, validated: GenerationRequest) -> GenerationRequest:
         """With its constraint compiled; meanwhile it has its place in the queue."""
         timeout_s = self._config.request_timeout
-        self._compiling += validated.n
+        limit = asyncio.timeout(timeout_s)
+        self._compiling[limit] = validated.n
         try:
-            async with asyncio.timeout(timeout_s):
+            async with limit:
                 return await validated.compiled_with(self._grammars)
         except TimeoutError:
-            raise errors.DeadlineExceeded(timeout_s, by_engine=False) from None
+            raise self._cut_off or errors.DeadlineExceeded(timeout_s, by_engine=False) from None
         finally:
-            self._compiling -= validated.n
+            del self._compiling[limit]
 
     def _admit(self, request_id: str, n: int) -> None:
         if request_id in self._running:
             raise errors.DuplicateRequest(request_id)
         running, waiting = self._ready.max_num_seqs, self._config.max_queue
-        alive = self._client.alive + self._compiling
+        if n > running + waiting:
+            allowed = f"at most {running + waiting}: {running} may run and {waiting} may wait here"
+            raise errors.InvalidRequest("n", n, allowed)
+        alive = self._client.alive + sum(self._compiling.values())
         if alive + n > running + waiting:
             raise errors.QueueFull(alive, n, running, waiting)
 

@@ -24,10 +24,12 @@ from tokenspeed_sdk.contracts.observer import (
 
 PROMPT, CACHED, PAGES = 40, 32, 100
 
-UNSTARTED: tuple[Outcome, ...] = ("abort", "cancelled", "invalid", "rejected", "expired", "failed")
+_ENDED: tuple[Outcome, ...] = ("abort", "cancelled", "expired", "failed", "shutdown")
+
+UNSTARTED: tuple[Outcome, ...] = (*_ENDED, "invalid", "rejected")
 """Outcomes that a request can have before any of its sequences starts."""
 
-STARTED: tuple[Outcome, ...] = ("stop", "length", "abort", "cancelled", "expired", "failed")
+STARTED: tuple[Outcome, ...] = ("stop", "length", *_ENDED)
 """Outcomes that a request can have after that."""
 
 ERRORS = ("too long", 'line 1\nline 2 with "quotes", 100 %s {braces} and \u00e9\u4e2d', "x" * 5000)
