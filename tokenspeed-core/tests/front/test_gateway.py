@@ -187,7 +187,7 @@ async def test_interrupt_stops_the_answer_and_not_the_chat(
     )
     os.close(end)
     try:
-        await _expect(terminal, "> ")
+        assert "talking to tiny at 127.0.0.1:" in await _expect(terminal, "> ")
         os.write(terminal, b"first\n")
         await _expect(terminal, "abab")
         process.send_signal(signal.SIGINT)
@@ -204,11 +204,13 @@ async def test_interrupt_stops_the_answer_and_not_the_chat(
         os.close(terminal)
 
 
-async def _expect(terminal: int, text: str) -> None:
+async def _expect(terminal: int, text: str) -> str:
+    """What is read up to there."""
     seen = ""
     while text not in seen:
         read = asyncio.to_thread(os.read, terminal, 4096)
         seen += (await asyncio.wait_for(read, 10)).decode()
+    return seen
 
 
 async def test_chat_command(server: Server, tokenizer: Tokenizer) -> None:
@@ -217,6 +219,8 @@ async def test_chat_command(server: Server, tokenizer: Tokenizer) -> None:
     result = await asyncio.to_thread(CliRunner().invoke, chat, [server.url], input=lines)
     assert result.exit_code == 0, result.output
     assert result.stdout == "ab hello\n" * 3
+    address = server.url.removeprefix("http://")
+    assert result.stderr == f"talking to tiny at {address}\n", "and no help without a terminal"
     prompts = [len(s.tokens) for s in server.front.engine.submits]
     assert prompts[0] < prompts[1] > prompts[2], "history grows until /reset"
     for arguments in (["--temperature", "-1"], ["--model", "nobody"]):

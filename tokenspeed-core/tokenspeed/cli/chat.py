@@ -51,6 +51,11 @@ class ChatClient:
         self._options = options
         self.messages: list[dict[str, str]] = []
 
+    @property
+    def partner(self) -> str:
+        """Who answers, for people; once ``use_model`` has chosen."""
+        return f"{self._options['model']} at {self._address}{self._path}"
+
     def use_model(self, name: str | None) -> None:
         """Ask this model; None: the first that the server names."""
         with self._errors(), self._open("GET", "/v1/models") as response:
@@ -126,7 +131,8 @@ def chat(
 ) -> None:
     """Talk to the server at URL, by default http://127.0.0.1:8000.
 
-    Reads lines from standard input when that is no terminal.
+    Reads lines from standard input when that is no terminal. Standard output gets the answers
+    alone.
     """
     check_environment()
     try:
@@ -140,6 +146,7 @@ def chat(
 def _converse(client: ChatClient, opening: list[dict[str, str]]) -> None:
     interactive = sys.stdin.isatty()
     client.messages = list(opening)
+    click.echo(f"talking to {client.partner}", err=True)
     if interactive:
         click.echo(_HELP, err=True)
     while (line := _read_line(interactive)) is not None:
