@@ -23,7 +23,7 @@ from tokenspeed.cli.options import engine_config, engine_options
 from tokenspeed.config import ConfigError, EngineConfig
 from tokenspeed.engine import tiers
 from tokenspeed.engine.loop import EngineLoop
-from tokenspeed.engine.memory import host_tier_pages
+from tokenspeed.engine.memory import KvBudget, cut_short, host_tier_pages
 from tokenspeed.engine.start import build_engine
 from tokenspeed.messages import EngineInput, EngineOutput, EngineReady, FromEngine, Load
 from tokenspeed.plugins.errors import UnknownNameError
@@ -197,6 +197,57 @@ def test_gigabytes_are_pages_beside_the_null_page() -> None:
         host_tier_pages(config, 600_000_000)
     with pytest.raises(MemoryError, match=r"--host-kv-gb 1e\+06 is more than the .* GB of memory"):
         host_tier_pages(EngineConfig(model="m", host_kv_gb=1e6), 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("settings", "tokens", "said"),
+    [
+        (
+            {"kv_pages": 1},
+            16,
+            "requests of more than 16 tokens, prompt and answer together, are refused: the KV "
+            "memory holds no more; for the 256 of the model give --kv-pages 16 or more",
+        ),
+        (
+            {"kv_pages": 4, "max_model_len": 65},
+            64,
+            "for the 65 of --max-model-len give --kv-pages 5 or more",
+        ),
+        ({"kv_pages": 2, "page_size": 1}, 2, "for the 256 of the model give --kv-pages 256"),
+        ({"kv_pages": 16}, 256, ""),
+        ({"kv_pages": 4, "max_model_len": 64}, 64, ""),
+    ],
+)
+def test_a_pool_that_cuts_requests_short_says_so_once(
+    tiny_llama: Path,
+    caplog: pytest.LogCaptureFixture,
+    settings: dict[str, Any],
+    tokens: int,
+    said: str,
+) -> None:
+    mailbox = ReadyMailbox(all_at_once([]))
+    with built(tiny_llama, mailbox, **settings):
+        assert mailbox.ready[0].max_model_len == tokens
+    warnings = [r.getMessage() for r in caplog.records if "KV memory" in r.getMessage()]
+    assert len(warnings) == bool(said)
+    assert all(said in warning for warning in warnings)
+
+
+def test_memory_that_cuts_requests_short_names_another_remedy() -> None:
+    config = EngineConfig(model="m")
+    assert cut_short(config, KvBudget(3, 48), 48) is None
+    said = cut_short(config, KvBudget(3, 48), 100)
+    assert said is not None
+    assert said.endswith("use a machine with more memory, or be content with --max-model-len 48")
+
+
+def test_a_pool_that_holds_no_request_is_refused(tiny_llama: Path) -> None:
+    pools = {"kv_pages": 1, "page_size": 1}
+    with (
+        pytest.raises(ValueError, match=r"hold 1 token, and a request has 2 .*; give --kv-pages 2"),
+        built(tiny_llama, ReadyMailbox(all_at_once([])), **pools),
+    ):
+        pass
 
 
 def test_a_host_tier_without_a_prefix_cache_is_refused() -> None:

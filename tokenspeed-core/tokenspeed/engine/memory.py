@@ -23,6 +23,8 @@ KV_SHARE = 0.95
 """Share of the memory that is free beside weights and workspace, on a device of its own."""
 HOST_KV_SHARE = 0.15
 """The same where the device's memory is the host's, which other processes need too."""
+SHORTEST_REQUEST = 2
+"""Tokens: one of the prompt, one of the answer."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ def plan_kv(
 
     Raises:
         MemoryError: not one page fits; says needed and available.
+        ValueError: --kv-pages hold not even a token and its answer.
     """
     per_page = page_bytes(group, config.page_size, dtype, beside)
     useful = config.max_num_seqs * -(-max_model_len // config.page_size)
@@ -81,7 +84,30 @@ def plan_kv(
     if pages < 1:
         raise MemoryError(f"one page needs {per_page} bytes, {max(available, 0)} are left for KV")
     # The KV of a request's last token is never written, yet this keeps the rule simple: all fits.
-    return KvBudget(pages, min(max_model_len, pages * config.page_size))
+    tokens = pages * config.page_size
+    if tokens < SHORTEST_REQUEST:
+        raise ValueError(
+            f"--kv-pages {pages} of --page-size {config.page_size} hold {tokens} token, and a "
+            f"request has {SHORTEST_REQUEST} at least; give --kv-pages 2 or more"
+        )
+    return KvBudget(pages, min(max_model_len, tokens))
+
+
+def cut_short(config: EngineConfig, budget: KvBudget, wanted: int) -> str | None:
+    """A warning where the pool makes the longest request shorter than wanted; else None."""
+    if budget.max_model_len >= wanted:
+        return None
+    pages = -(-wanted // config.page_size)
+    remedy = (
+        f"use a machine with more memory, or be content with --max-model-len {budget.max_model_len}"
+    )
+    if config.kv_pages:
+        remedy = f"give --kv-pages {pages} or more"
+    return (
+        f"requests of more than {budget.max_model_len} tokens, prompt and answer together, are "
+        f"refused: the KV memory holds no more; for the {wanted} of "
+        f"{'--max-model-len' if config.max_model_len else 'the model'} {remedy}"
+    )
 
 
 def host_tier_pages(config: EngineConfig, page_bytes: int) -> int:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from tokenspeed._scheduler import CacheGroupConfig, Config
 from tokenspeed.cache.host_pool import HostPool
 from tokenspeed.cache.slab import Slab
-from tokenspeed.engine.memory import KvBudget, host_tier_pages, kv_memory, plan_kv
+from tokenspeed.engine.memory import KvBudget, cut_short, host_tier_pages, kv_memory, plan_kv
 
 if TYPE_CHECKING:
     from tokenspeed_sdk.contracts.model import CacheGroup
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from tokenspeed.cache.slab import Beside
     from tokenspeed.config import EngineConfig
+
+log = logging.getLogger(__name__)
 
 Phase: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
 """Inside, a named phase of the start goes on; the second text is what to do without memory."""
@@ -73,6 +76,8 @@ def allocate_kv(
         dtype, longest = context.cache_dtype, context.max_model_len
         budget = plan_kv(config, groups[0], dtype, longest, available, beside)
         slab = Slab(device, groups, config.page_size, budget.pages, dtype, beside)
+    if warning := cut_short(config, budget, longest):
+        log.warning(warning)
     host_pages = host_tier_pages(config, slab.page_bytes)
     if not host_pages:
         return KvTiers(budget, slab, pool=None)
