@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from tokenspeed_sdk.contracts.grammar import Constraint
 from tokenspeed_sdk.contracts.probe import Accept, Decline
-from tokenspeed_xgrammar import XGrammar
+from tokenspeed_xgrammar import XGrammar, honoured
 
 DECLINED: list[tuple[Any, str]] = [
     ({"uniqueItems": True}, "uniqueItems"),
     ({"unevaluatedProperties": False}, "unevaluatedProperties"),
+    ({"x-guidance": {"item_separator": ","}, "type": "array"}, "x-guidance"),
     ({"allOf": [{}, {}]}, "allOf of several"),
     ({"anyOf": [{}], "minimum": 5}, "minimum beside anyOf"),
     ({"$ref": "#/a", "type": "integer"}, "type beside $ref"),
@@ -38,6 +39,10 @@ ORDINARY: list[Any] = [
     {"properties": {"not": {"type": "string"}}, "required": ["not"]},
     {"enum": [{"not": 1}]},
 ]
+
+
+def test_no_keyword_is_both_ignored_and_of_no_account() -> None:
+    assert not {*honoured._IGNORED} & honoured._ANNOTATIONS
 
 
 def verdict(kind: str, value: Any) -> Any:

@@ -11,12 +11,13 @@ _IGNORED = (
     *("uniqueItems", "not", "if", "then", "else", "contains", "minContains", "maxContains"),
     *("dependencies", "dependentRequired", "dependentSchemas", "unevaluatedProperties"),
     *("patternProperties", "additionalItems", "$dynamicRef", "$dynamicAnchor", "$anchor"),
+    "x-guidance",  # options of another library, which say what the schema means
 )
 _ANNOTATIONS = frozenset(
     {
         *("$comment", "$defs", "$id", "$schema", "contentEncoding", "contentMediaType"),
         *("default", "definitions", "deprecated", "description", "example", "examples"),
-        *("nullable", "readOnly", "title", "writeOnly", "strict", "x-guidance"),
+        *("nullable", "readOnly", "title", "writeOnly", "strict"),
     }
 )
 """Keywords that constrain nothing."""
