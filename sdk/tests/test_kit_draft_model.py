@@ -58,48 +58,53 @@ class Recurrent:
         pass
 
     def observe(self, batch: ForwardBatch, taps: tuple[torch.Tensor, ...]) -> None:
-        (cache,) = batch.caches
-        starts = batch.query_start.tolist()
-        for row, slot in enumerate(batch.row_slot.tolist()):
-            for at in range(starts[row], starts[row + 1]):
-                position = int(batch.positions[at])
-                state = self.step(*self.before(cache, slot, position), batch.token_ids[at])
-                self.keep(cache, slot, position, state, taps[0][at])
+        for at in range(len(batch.token_ids)):  # each follows from the one before
+            one = slice(at, at + 1)
+            place = batch.token_slot[one], batch.positions[one]
+            state = self.step(*self.before(batch.caches[0], *place), batch.token_ids[one])
+            self.keep(batch.caches[0], *place, state, taps[0][one])
 
-    def draft(self, batch: ForwardBatch, counts: Sequence[int]) -> torch.Tensor:
-        guesses = torch.zeros(len(counts), max(counts), dtype=torch.int64)
-        for row, slot in enumerate(batch.row_slot.tolist()):
-            token = batch.token_ids[row]
-            state, read = self.before(batch.caches[0], slot, int(batch.positions[row]))
-            for place in range(counts[row]):
-                state = read = self.step(state, read, token)
-                guesses[row, place] = token = (self.head @ state).argmax()
-        return guesses
+    def draft(self, batch: ForwardBatch, counts: torch.Tensor, most: Sequence[int]) -> torch.Tensor:
+        tokens, guesses = batch.token_ids, []
+        state, read = self.before(batch.caches[0], batch.row_slot, batch.positions)
+        for _ in range(most[0]):
+            state = read = self.step(state, read, tokens)
+            tokens = (state @ self.head.T).argmax(-1)
+            guesses.append(tokens)
+        return torch.stack(guesses, 1)
 
-    def step(self, state: torch.Tensor, read: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
-        pair = torch.cat((state, read, self._embed(token[None])[0]))
-        return torch.tanh(self.cell @ pair)
+    def step(self, state: torch.Tensor, read: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """[n, HIDDEN] both, and [n], to [n, HIDDEN]."""
+        return torch.tanh(torch.cat((state, read, self._embed(tokens)), -1) @ self.cell.T)
 
     def before(
-        self, cache: CacheView, slot: int, position: int
+        self, cache: CacheView, slot: torch.Tensor, position: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """State and tap of the token before a position."""
-        if position == 0:
-            zeros = torch.zeros(HIDDEN, dtype=self.cell.dtype)
-            return zeros, zeros
-        page, offset = self.place(cache, slot, position - 1)
-        return cache.keys[0][page, 0, offset], cache.values[0][page, 0, offset]
+        """State and tap of the token before a position, [n, HIDDEN]; zeros before the first."""
+        page, offset = self.place(cache, slot, (position - 1).clamp(min=0))
+        inside = (position > 0)[:, None]
+        kept = (each[0][page, 0, offset] for each in (cache.keys, cache.values))
+        state, read = (torch.where(inside, each, 0.0) for each in kept)
+        return state, read
 
     def keep(
-        self, cache: CacheView, slot: int, position: int, state: torch.Tensor, read: torch.Tensor
+        self,
+        cache: CacheView,
+        slot: torch.Tensor,
+        position: torch.Tensor,
+        state: torch.Tensor,
+        read: torch.Tensor,
     ) -> None:
         page, offset = self.place(cache, slot, position)
         cache.keys[0][page, 0, offset] = state
         cache.values[0][page, 0, offset] = read
 
-    def place(self, cache: CacheView, slot: int, position: int) -> tuple[int, int]:
-        size = self._page_size
-        return int(cache.page_table[slot, position // size]), position % size
+    def place(
+        self, cache: CacheView, slot: torch.Tensor, position: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Page and offset, [n] both."""
+        page = cache.page_table[slot.long(), (position // self._page_size).long()]
+        return page.long(), (position % self._page_size).long()
 
 
 def run(check: str, backend: Callable[[], Any]) -> None:
@@ -112,104 +117,137 @@ def test_a_sound_one_passes(check: str) -> None:
 
 
 class Constant(Recurrent):
-    def step(self, state: Any, read: Any, token: Any) -> Any:
-        return torch.ones(HIDDEN, dtype=self.cell.dtype)
+    def step(self, state: Any, read: Any, tokens: Any) -> Any:
+        return torch.ones_like(state)
 
 
 class NoTokens(Recurrent):
-    def draft(self, batch: Any, counts: Any) -> Any:
-        return super().draft(batch, counts) + VOCAB
+    def draft(self, *args: Any) -> Any:
+        return super().draft(*args) + VOCAB
 
 
 class Small(Recurrent):
-    def draft(self, batch: Any, counts: Any) -> Any:
-        return super().draft(batch, counts).to(torch.int32)
+    def draft(self, *args: Any) -> Any:
+        return super().draft(*args).to(torch.int32)
 
 
 class Few(Recurrent):
-    def draft(self, batch: Any, counts: Any) -> Any:
-        return super().draft(batch, counts)[:, :1]
+    def draft(self, *args: Any) -> Any:
+        return super().draft(*args)[:, :1]
 
 
 class Dicing(Recurrent):
-    def step(self, state: Any, read: Any, token: Any) -> Any:
-        return torch.rand(HIDDEN, dtype=self.cell.dtype)
+    def step(self, state: Any, read: Any, tokens: Any) -> Any:
+        return torch.rand_like(state)
 
 
 class Remembering(Recurrent):
     """Guessing leaves a trace where nothing is observed again."""
 
-    def draft(self, batch: Any, counts: Any) -> Any:
-        guesses = super().draft(batch, counts)
-        for row, slot in enumerate(batch.row_slot.tolist()):
-            place = self.place(batch.caches[0], slot, int(batch.positions[row]) - 1)
-            batch.caches[0].keys[0][place[0], 0, place[1]] = 1.0
+    def draft(self, batch: Any, *args: Any) -> Any:
+        guesses = super().draft(batch, *args)
+        page, offset = self.place(batch.caches[0], batch.row_slot, batch.positions - 1)
+        batch.caches[0].keys[0][page, 0, offset] = 1.0
         return guesses
 
 
 class FirstRow(Recurrent):
-    def draft(self, batch: Any, counts: Any) -> Any:
-        return super().draft(batch, counts)[:1].expand(len(counts), -1)
+    def draft(self, batch: Any, counts: Any, most: Any) -> Any:
+        return super().draft(batch, counts, most)[:1].expand(len(most), -1)
 
 
 class Forgetful(Recurrent):
     """Begins anew with every chunk."""
 
+    _first: Any = None
+
     def observe(self, batch: Any, taps: Any) -> None:
-        self._first = set(batch.positions[batch.query_start[:-1].long()].tolist())
+        self._first = batch.positions[batch.query_start[:-1].long()]
         super().observe(batch, taps)
 
-    def before(self, cache: Any, slot: int, position: int) -> Any:
-        first = position in getattr(self, "_first", ())
-        return super().before(cache, slot, 0 if first else position)
+    def before(self, cache: Any, slot: Any, position: Any) -> Any:
+        if self._first is not None:
+            first = (position[:, None] == self._first).any(1)
+            position = torch.where(first, 0, position)
+        return super().before(cache, slot, position)
 
 
 class Early(Recurrent):
     """Keeps a pair at the position of what was read, as if that had come with its token."""
 
-    def keep(self, cache: Any, slot: int, position: int, state: Any, read: Any) -> None:
-        super().keep(cache, slot, max(position - 1, 0), state, read)
+    def keep(self, cache: Any, slot: Any, position: Any, state: Any, read: Any) -> None:
+        super().keep(cache, slot, (position - 1).clamp(min=0), state, read)
 
-    def before(self, cache: Any, slot: int, position: int) -> Any:
-        return super().before(cache, slot, position - 1 if position > 1 else position)
+    def before(self, cache: Any, slot: Any, position: Any) -> Any:
+        return super().before(cache, slot, torch.where(position > 1, position - 1, position))
 
 
 class OnTheSide(Recurrent):
     """Keeps its states by slot, in memory of its own."""
 
     def build(self, *args: Any) -> Any:
-        self._kept: dict[tuple[int, int], Any] = {}
-        return super().build(*args)
+        built = super().build(*args)
+        self._kept = torch.zeros(2, 8, 64, HIDDEN, dtype=self.cell.dtype)
+        return built
 
-    def keep(self, cache: Any, slot: int, position: int, state: Any, read: Any) -> None:
-        self._kept[slot, position] = state, read
+    def keep(self, cache: Any, slot: Any, position: Any, state: Any, read: Any) -> None:
+        self._kept[:, slot.long(), position.long()] = torch.stack((state, read))
 
-    def before(self, cache: Any, slot: int, position: int) -> Any:
-        if (slot, position - 1) in self._kept:
-            return self._kept[slot, position - 1]
-        return super().before(cache, slot, 0)
+    def before(self, cache: Any, slot: Any, position: Any) -> Any:
+        kept = self._kept[:, slot.long(), (position - 1).clamp(min=0).long()]
+        return tuple(torch.where((position > 0)[:, None], kept, 0.0))
 
 
 class Stubborn(Recurrent):
     """What it has of a slot and a position it never makes again."""
 
     def build(self, *args: Any) -> Any:
-        self._had: set[tuple[int, int]] = set()
+        self._had = torch.zeros(8, 64, dtype=torch.bool)
         return super().build(*args)
 
-    def keep(self, cache: Any, slot: int, position: int, state: Any, read: Any) -> None:
-        if (slot, position) not in self._had:
-            super().keep(cache, slot, position, state, read)
-        self._had.add((slot, position))
+    def keep(self, cache: Any, slot: Any, position: Any, state: Any, read: Any) -> None:
+        page, offset = self.place(cache, slot, position)
+        had = self._had[slot.long(), position.long()][:, None]
+        old = (each[0][page, 0, offset] for each in (cache.keys, cache.values))
+        kept = (torch.where(had, o, n) for o, n in zip(old, (state, read), strict=True))
+        super().keep(cache, slot, position, *kept)
+        self._had[slot.long(), position.long()] = True
 
 
 class Wide(Recurrent):
     """Writes behind its guesses."""
 
-    def draft(self, batch: Any, counts: Any) -> Any:
-        place = self.place(batch.caches[0], int(batch.row_slot[0]), int(batch.positions[0]))
-        batch.caches[0].keys[0][place[0], 0, (place[1] + counts[0]) % self._page_size] = 9.0
-        return super().draft(batch, counts)
+    def draft(self, batch: Any, counts: Any, most: Any) -> Any:
+        page, offset = self.place(batch.caches[0], batch.row_slot[-1:], batch.positions[-1:])
+        batch.caches[0].keys[0][page, 0, (offset + most[-1]) % self._page_size] = 9.0
+        return super().draft(batch, counts, most)
+
+
+class Reading(Recurrent):
+    """Asks the device how many guesses there are."""
+
+    def draft(self, batch: Any, counts: Any, most: Any) -> Any:
+        return super().draft(batch, counts, counts.tolist())
+
+
+class Deciding(Recurrent):
+    """Stops early where it is sure."""
+
+    def step(self, state: Any, read: Any, tokens: Any) -> Any:
+        made = super().step(state, read, tokens)
+        return made if made.abs().max() > 0 else state
+
+
+class ToTheEnd(Recurrent):
+    """Keeps what it guesses from, of all that it is launched for."""
+
+    def draft(self, batch: Any, counts: Any, most: Any) -> Any:
+        guesses = super().draft(batch, counts, most)
+        for place in range(most[0]):
+            position = (batch.positions + place).clamp(max=47)
+            state, read = self.before(batch.caches[0], batch.row_slot, position)
+            self.keep(batch.caches[0], batch.row_slot, position, state + 1, read)
+        return guesses
 
 
 FAULTS = [
@@ -226,6 +264,9 @@ FAULTS = [
     ("wrong_guesses", Stubborn, "the text that went on is guessed for otherwise"),
     ("reused_slots", Stubborn, "a slot's next tenant is guessed for otherwise"),
     ("untouched", Wide, "it writes where it must not"),
+    ("captured", Reading, "tolist reads from the device"),
+    ("rows", Deciding, "is_nonzero.default reads from the device"),
+    ("captured", ToTheEnd, "it writes where it must not"),
 ]
 
 

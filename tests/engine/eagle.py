@@ -17,30 +17,34 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTER = 32, 4, 2, 8, 64
+HEADS, KV_HEADS = 4, 2
+"""A head is as wide as its target, and its layer of the target's shape."""
 VOCAB, DRAFT_VOCAB = 97, 90
 TAPS = (0, 1, 1)
 """Of a target with two layers; the second is read twice."""
 EPS = 1e-6
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLMEagle3"],
-    "hidden_size": HIDDEN,
-    "intermediate_size": INTER,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV_HEADS,
-    "num_hidden_layers": 1,
-    "rms_norm_eps": EPS,
-    "vocab_size": VOCAB,
-    "draft_vocab_size": DRAFT_VOCAB,
-    "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(TAPS)},
-}
+
+def config(hidden: int) -> dict[str, Any]:
+    """config.json of a head for a target of this width."""
+    return {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "num_hidden_layers": 1,
+        "rms_norm_eps": EPS,
+        "vocab_size": VOCAB,
+        "draft_vocab_size": DRAFT_VOCAB,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(TAPS)},
+    }
 
 
 class Norm(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, hidden: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(HIDDEN))
+        self.weight = nn.Parameter(torch.ones(hidden))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * (x.square().mean(-1, keepdim=True) + EPS).rsqrt() * self.weight
@@ -53,39 +57,41 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
 class Layer(nn.Module):
     """The decoder layer, over pairs of a token's embedding and a feature."""
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: int) -> None:
         super().__init__()
-        self.input_layernorm, self.hidden_norm = Norm(), Norm()
-        self.post_attention_layernorm = Norm()
+        self.head_dim, inter = hidden // HEADS, 2 * hidden
+        self.input_layernorm, self.hidden_norm = Norm(hidden), Norm(hidden)
+        self.post_attention_layernorm = Norm(hidden)
         self.self_attn = nn.ModuleDict(
             {
-                "q_proj": _linear(2 * HIDDEN, HEADS * HEAD_DIM),
-                "k_proj": _linear(2 * HIDDEN, KV_HEADS * HEAD_DIM),
-                "v_proj": _linear(2 * HIDDEN, KV_HEADS * HEAD_DIM),
-                "o_proj": _linear(HEADS * HEAD_DIM, HIDDEN),
+                "q_proj": _linear(2 * hidden, hidden),
+                "k_proj": _linear(2 * hidden, KV_HEADS * self.head_dim),
+                "v_proj": _linear(2 * hidden, KV_HEADS * self.head_dim),
+                "o_proj": _linear(hidden, hidden),
             }
         )
         self.mlp = nn.ModuleDict(
             {
-                "gate_proj": _linear(HIDDEN, INTER),
-                "up_proj": _linear(HIDDEN, INTER),
-                "down_proj": _linear(INTER, HIDDEN),
+                "gate_proj": _linear(hidden, inter),
+                "up_proj": _linear(hidden, inter),
+                "down_proj": _linear(inter, hidden),
             }
         )
 
     def heads(self, embedded: torch.Tensor, feature: torch.Tensor) -> list[torch.Tensor]:
-        """[..., n, HIDDEN] both -> q, k, v, [..., heads, n, HEAD_DIM], rotated by their place."""
+        """[..., n, hidden] both -> q, k, v, [..., heads, n, head_dim], rotated by their place."""
         pair = torch.cat((self.input_layernorm(embedded), self.hidden_norm(feature)), -1)
         found = []
         for name in ("q", "k", "v"):
-            x = self.self_attn[f"{name}_proj"](pair).unflatten(-1, (-1, HEAD_DIM)).transpose(-3, -2)
+            x = self.self_attn[f"{name}_proj"](pair)
+            x = x.unflatten(-1, (-1, self.head_dim)).transpose(-3, -2)
             x = x if name == "v" else _rotate(x)
             repeat = HEADS // x.shape[-3]
             found.append(x.repeat_interleave(repeat, -3))
         return found
 
     def rest(self, attended: torch.Tensor, feature: torch.Tensor) -> torch.Tensor:
-        """[..., heads, n, HEAD_DIM] and what was paired -> the layer's output [..., n, HIDDEN]."""
+        """[..., heads, n, head_dim] and what was paired -> the layer's output [..., n, hidden]."""
         stream = feature + self.self_attn["o_proj"](attended.transpose(-3, -2).flatten(-2))
         x = self.post_attention_layernorm(stream)
         gate = nn.functional.silu(self.mlp["gate_proj"](x))
@@ -98,9 +104,10 @@ class Formula(nn.Module):
     def __init__(self, embedding: torch.Tensor, ids: torch.Tensor) -> None:
         """``embedding``: of the target. ``ids``: token of the target by token of the head."""
         super().__init__()
-        self.fc = _linear(len(TAPS) * HIDDEN, HIDDEN)
-        self.midlayer, self.norm = Layer(), Norm()
-        self.lm_head = _linear(HIDDEN, DRAFT_VOCAB)
+        self.hidden = embedding.shape[1]
+        self.fc = _linear(len(TAPS) * self.hidden, self.hidden)
+        self.midlayer, self.norm = Layer(self.hidden), Norm(self.hidden)
+        self.lm_head = _linear(self.hidden, DRAFT_VOCAB)
         self.embedding, self.ids = embedding, ids
 
     def before(self, states: torch.Tensor) -> torch.Tensor:
@@ -110,15 +117,15 @@ class Formula(nn.Module):
         return torch.cat((features[..., :1, :], features), -2)
 
     def forward(self, tokens: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-        """Output of the layer for each pair, [..., n, HIDDEN], causal."""
+        """Output of the layer for each pair, [..., n, hidden], causal."""
         q, k, v = self.midlayer.heads(self.embedding[tokens], before)
-        scores = q @ k.transpose(-1, -2) * HEAD_DIM**-0.5
+        scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
         later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
         weights = scores.masked_fill(later, float("-inf")).softmax(-1)
         return self.midlayer.rest(weights @ v, before)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[..., HIDDEN] -> [..., DRAFT_VOCAB]."""
+        """[..., hidden] -> [..., DRAFT_VOCAB]."""
         return self.lm_head(self.norm(hidden))
 
     @torch.inference_mode()
@@ -171,7 +178,7 @@ def _attend_unrolled(
     for each, k in enumerate(keys):
         place = depth - each
         seen = distance >= place if each == 0 else distance == place
-        found = q @ k.transpose(-1, -2) * HEAD_DIM**-0.5
+        found = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
         scores.append(found.masked_fill(~seen, float("-inf")))
     weights = torch.cat(scores, -1).softmax(-1)
     return weights @ torch.cat(list(values), -2)
@@ -179,7 +186,7 @@ def _attend_unrolled(
 
 def _rotate(x: torch.Tensor) -> torch.Tensor:
     """Rotary positions, theta 10000, the halves of a head apart."""
-    half = HEAD_DIM // 2
+    half = x.shape[-1] // 2
     angle = torch.arange(x.shape[-2])[:, None] * 10000.0 ** (-torch.arange(half) / half)
     low, high = x.split(half, -1)
     cos, sin = angle.cos(), angle.sin()
@@ -195,7 +202,7 @@ def target(folder: Path) -> Any:
 
 @torch.inference_mode()
 def states(folder: Path, tokens: torch.Tensor) -> torch.Tensor:
-    """What the tapped layers read of each token, side by side: [..., n, taps * HIDDEN]."""
+    """What the tapped layers read of each token, side by side: [..., n, taps * hidden]."""
     batch = tokens if tokens.dim() == 2 else tokens[None]
     found = target(folder)(batch, output_hidden_states=True).hidden_states
     side = torch.cat([found[tap] for tap in TAPS], -1)
@@ -232,12 +239,12 @@ def train(head: Formula, folder: Path, texts: torch.Tensor, steps: int, depth: i
         optimizer.step()
 
 
-def save_head(head: Formula, folder: Path, **config: Any) -> Path:
+def save_head(head: Formula, folder: Path, **other: Any) -> Path:
     """Write a checkpoint, as heads are published; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().clone() for name, value in head.state_dict().items()}
     tensors["d2t"] = head.ids - torch.arange(DRAFT_VOCAB)
     tensors["t2d"] = torch.isin(torch.arange(VOCAB), head.ids)
     save_file(tensors, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(CONFIG | config))
+    (folder / "config.json").write_text(json.dumps(config(head.hidden) | other))
     return folder

@@ -14,11 +14,19 @@ from typing import Any
 import pytest
 from churn import Churn
 from harness import Engine, all_at_once, engine, greedy, submit
+from hypothesis import given
+from hypothesis import strategies as st
 from test_grammar import Library, first, matcher, new
 from test_speculation import MOST, VOCABULARY, Knowing, prompts
 from tokenspeed.engine.buffers import Limits
 from tokenspeed.engine.grammar import GrammarLoader, Grammars
-from tokenspeed.engine.graphs import MOST_VERIFIED, StepKind, graph_sizes, verify_sizes
+from tokenspeed.engine.graphs import (
+    MOST_VERIFIED,
+    StepKind,
+    graph_sizes,
+    most_drafts,
+    verify_sizes,
+)
 from tokenspeed.engine.speculation import Speculation
 from tokenspeed.messages import Sampling
 from tokenspeed_sdk.contracts.kernel import Binding, CallSite
@@ -163,6 +171,19 @@ def test_nobody_pays_for_graphs_that_are_not_needed() -> None:
     assert guessing[DECODE] == graph_sizes(Limits(**limits))[DECODE]
     assert guessing[VERIFY][-1] == MOST_VERIFIED == 64 * 8
     assert sum(map(len, guessing.values())) < 50
+
+
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=64), st.integers(0, 20))
+def test_a_captured_step_has_room_for_all_guesses_of_a_model(counts: list[int], dead: int) -> None:
+    """Whatever rows a step of that many tokens has, the most guesses first."""
+    tokens = sum(counts) + len(counts) + dead
+    limits = Limits(64, 2048, groups=1, max_kv_len=4096, page_size=16, row_tokens=8)
+    drafted = sorted((count for count in counts if count), reverse=True)
+    most = most_drafts(tokens, limits)
+    assert len(drafted) <= len(most)
+    assert all(each <= bound for each, bound in zip(drafted, most, strict=False))
+    assert sorted(most, reverse=True) == list(most)
+    assert sum(most) <= 1.8 * tokens
 
 
 @pytest.mark.parametrize("most", [2, 3, 40, 48, 500, 512])

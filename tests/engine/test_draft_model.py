@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from churn import Churn
-from harness import Answer, Engine, all_at_once, engine, greedy, submit
+from harness import CONTEXT, Answer, Engine, all_at_once, engine, greedy, submit
 from test_grammar import Library, first, matcher, new
 from test_settings import PAGE_BYTES, ReadyMailbox, built
 from test_speculation import prompts
@@ -26,10 +26,11 @@ from tokenspeed.engine.draft_model import DraftFolder
 from tokenspeed.engine.drafters import GuessedInStep
 from tokenspeed.engine.executor import InFlight
 from tokenspeed.engine.grammar import GrammarLoader, Grammars
-from tokenspeed.engine.speculation import Speculation
+from tokenspeed.engine.graphs import StepKind
+from tokenspeed.engine.speculation import Guesses, Speculation
 from tokenspeed.messages import EngineInput, Sampling, Submit
 from tokenspeed_models.eagle3 import Eagle3, Eagle3Head
-from tokenspeed_sdk.contracts.platform import Device
+from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE, Device
 from tokenspeed_sdk.modeling import ForwardBatch
 
 MOST = 3
@@ -60,17 +61,21 @@ def quiet_torch() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(scope="module")
-def taught(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Taught:
+def teach(target: Path, folder: Path) -> Taught:
+    """A head for ``target``, saved in ``folder``."""
     asked = prompts(TEXTS, seed=3)
-    right = {n: greedy(tiny_llama, prompt, LENGTH) for n, prompt in enumerate(asked, 1)}
+    right = {n: greedy(target, prompt, LENGTH) for n, prompt in enumerate(asked, 1)}
     texts = [prompt + right[n] for n, prompt in enumerate(asked, 1)]
     longest = max(map(len, texts))
     padded = torch.tensor([text + text[-1:] * (longest - len(text)) for text in texts])
-    formula = eagle.random_head(tiny_llama, seed=1)
-    eagle.train(formula, tiny_llama, padded, steps=120, depth=MOST)
-    folder = eagle.save_head(formula, tmp_path_factory.mktemp("head"))
-    return Taught(tiny_llama, folder, formula, asked, right)
+    formula = eagle.random_head(target, seed=1)
+    eagle.train(formula, target, padded, steps=120, depth=MOST)
+    return Taught(target, eagle.save_head(formula, folder), formula, asked, right)
+
+
+@pytest.fixture(scope="module")
+def taught(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Taught:
+    return teach(tiny_llama, tmp_path_factory.mktemp("head"))
 
 
 @pytest.fixture(autouse=True)
@@ -80,10 +85,10 @@ def checked_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def checking(head: Eagle3Head, batch: ForwardBatch, features: torch.Tensor) -> Any:
         rows = batch.num_decode_rows
-        assert batch.host_kv_len is not None
-        assert batch.host_query_start is not None
-        assert batch.host_kv_len.tolist() == batch.kv_len.tolist()
-        assert batch.host_query_start.tolist() == list(range(rows + 1))
+        if batch.host_kv_len is not None:  # else it is captured
+            assert batch.host_query_start is not None
+            assert batch.host_kv_len.tolist() == batch.kv_len.tolist()
+            assert batch.host_query_start.tolist() == list(range(rows + 1))
         assert batch.query_start.tolist() == list(range(rows + 1))
         assert batch.kv_len.tolist() == (batch.positions + 1).tolist()
         assert batch.max_kv_len >= int(batch.kv_len.max())
@@ -93,17 +98,24 @@ def checked_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Eagle3Head, "step", checking)
 
 
-@pytest.fixture
-def device(delaying: Device) -> Device:
-    """Whose work ends at random times."""
-    return delaying
+@pytest.fixture(params=["launched", "captured"])
+def device(request: pytest.FixtureRequest) -> Device:
+    """One whose work ends at random times, and one that captures graphs."""
+    name = {"launched": "delaying", "captured": "replaying"}[request.param]
+    device: Device = request.getfixturevalue(name)
+    return device
 
 
 @dataclass
 class Guessed:
-    """The guesses of all steps: the text that was known, and what was guessed behind it."""
+    """The guesses of all steps: the text that was known, and what was guessed behind it.
+
+    Attributes:
+        replayed: steps with guesses that were captured.
+    """
 
     found: list[tuple[list[int], list[int]]] = field(default_factory=list)
+    replayed: int = 0
 
     def check(self, taught: Taught) -> None:
         """Each is what the formula says of its text. AssertionError shows the first that is not."""
@@ -121,6 +133,7 @@ def watched(it: Engine) -> Iterator[Guessed]:
     """Notes the guesses of each step once it has ended."""
     guessed, known = Guessed(), {}
     dispatch, wait = it.executor.dispatch, it.executor.wait
+    replay = it.executor._graphs.replay
 
     def dispatching(plan: Any, *args: Any, **options: Any) -> InFlight:
         step = dispatch(plan, *args, **options)
@@ -137,7 +150,12 @@ def watched(it: Engine) -> Iterator[Guessed]:
             if guess := tokens[starts[row] + 1 : starts[row + 1]]:
                 guessed.found.append((history, guess))
 
+    def replaying(kind: StepKind, bucket: int) -> Any:
+        guessed.replayed += kind.verifies
+        return replay(kind, bucket)
+
     it.executor.dispatch, it.executor.wait = dispatching, waiting  # type: ignore[method-assign]
+    it.executor._graphs.replay = replaying  # type: ignore[method-assign]
     yield guessed
 
 
@@ -145,15 +163,19 @@ def run(
     taught: Taught,
     device: Device,
     script: Callable[[int, dict[int, Answer]], EngineInput | None],
+    *,
+    most: int = MOST,
     **options: Any,
 ) -> tuple[dict[int, Answer], Speculation, Engine]:
-    """With the head, every guess of which is checked."""
-    speculation = Speculation(GuessedInStep(), MOST, eagle.VOCAB, known=False)
-    settings = {"row_tokens": 1 + MOST, "head": taught.head, "graphs": False} | options
+    """With the head, every guess of which is checked; captured where the device can."""
+    speculation = Speculation(GuessedInStep(), most, eagle.VOCAB, known=False)
+    settings = {"row_tokens": 1 + most, "head": taught.head} | options
+    captures = options.get("graphs", True) and GRAPH_CAPTURE in device.capabilities.features
     with engine(taught.target, device, **settings) as it, watched(it) as guessed:
         answers = it.run(script, speculation=speculation).answers
         assert it.scheduler.ledger().balanced
     guessed.check(taught)
+    assert (guessed.replayed > 0) == captures
     return answers, speculation, it
 
 
@@ -238,6 +260,25 @@ def test_pages_that_come_back_from_the_host(taught: Taught, device: Device) -> N
     assert speculation.accepted > 0.7 * speculation.drafted
 
 
+def test_up_to_the_end_of_the_context(
+    taught: Taught, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last rows have room for fewer guesses than are asked for, beside others that have it."""
+    monkeypatch.setattr(Guesses, "wanted", lambda self, most: most)
+    prompt = [*taught.asked[0], *range(eagle.VOCAB), *range(eagle.VOCAB), *range(eagle.VOCAB)]
+    long = [[(n + token) % eagle.VOCAB for token in prompt] for n in range(5)]
+    lengths = [20 + room for room in (0, 1, 2, 3, 9)]
+    texts = [text[: CONTEXT - length] for text, length in zip(long, lengths, strict=True)]
+    submits = [submit(11 + n, *each) for n, each in enumerate(zip(texts, lengths, strict=True))]
+    script = all_at_once([*ask(taught), *submits])
+    options = {"max_seqs": 11, "max_step_tokens": 1500, "pages": 480}
+    answers, speculation, _ = run(taught, device, script, most=7, **options)
+    for n, (text, length) in enumerate(zip(texts, lengths, strict=True), 11):
+        assert answers[n].tokens == greedy(taught.target, text, length), n
+        assert len(text) + length == CONTEXT
+    assert speculation.accepted > 0
+
+
 def _turned(prompt: list[int], at: int) -> list[int]:
     """Another token at one place."""
     return [*prompt[:at], (prompt[at] + 1) % eagle.VOCAB, *prompt[at + 1 :]]
@@ -268,7 +309,7 @@ def test_beside_requests_with_a_grammar(taught: Taught, device: Device) -> None:
     submits = [*ask(taught), submit(9, prompt, 12, grammar=1)]
     grammars = Grammars(GrammarLoader(lambda name: Library()))
     speculation = Speculation(GuessedInStep(), MOST, eagle.VOCAB, known=False)
-    settings: dict[str, Any] = {"row_tokens": 1 + MOST, "head": taught.head, "graphs": False}
+    settings: dict[str, Any] = {"row_tokens": 1 + MOST, "head": taught.head}
     with engine(taught.target, device, **settings) as it, watched(it) as guessed:
         answers = it.run(first([new(1, stride)], submits), grammars, speculation).answers
     guessed.check(taught)
@@ -293,7 +334,7 @@ def test_formats_of_the_target(taught: Taught, device: Device, formats: dict[str
     other numbers, and still knows most."""
     with engine(taught.target, device, **formats) as alone:
         wanted = tokens_of(alone.run(all_at_once(ask(taught))).answers)
-    settings: dict[str, Any] = {"row_tokens": 1 + MOST, "head": taught.head, "graphs": False}
+    settings: dict[str, Any] = {"row_tokens": 1 + MOST, "head": taught.head}
     speculation = Speculation(GuessedInStep(), MOST, eagle.VOCAB, known=False)
     with engine(taught.target, device, **settings, **formats) as it:
         answers = it.run(all_at_once(ask(taught)), speculation=speculation).answers
@@ -313,7 +354,8 @@ def test_it_is_an_option_of_the_engine(taught: Taught) -> None:
     with built(taught.target, ReadyMailbox(all_at_once([])), kv_pages=ready.total_pages):
         pass
     plain = PAGE_BYTES * (ready.total_pages + 1)
-    head = 16 * (2 * eagle.KV_HEADS * eagle.HEAD_DIM + eagle.HIDDEN) * 4
+    width = taught.formula.hidden
+    head = 16 * (2 * eagle.KV_HEADS * width // eagle.HEADS + width) * 4
     assert ready.kv_bytes == plain + head * (ready.total_pages + 1)
 
 
@@ -331,7 +373,7 @@ def test_integers_on_the_kernels_of_the_cpu(taught: Taught) -> None:
 
 
 def test_made_up_weights_need_no_checkpoint(tiny_llama: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(eagle.CONFIG))
+    (tmp_path / "config.json").write_text(json.dumps(eagle.config(32)))
     settings: dict[str, Any] = {"drafter": "eagle3", "drafter_model": str(tmp_path)}
     mailbox = ReadyMailbox(all_at_once([submit(1, [1, 2, 3], 9)]))
     with built(tiny_llama, mailbox, load="dummy", **settings) as loop:

@@ -78,7 +78,7 @@ def test_logits_are_those_of_the_formula(tiny_llama: Path, tmp_path: Path, seed:
     head, cache = loaded(folder, tiny_llama, formula.embedding)
     for slot, text in enumerate(TEXTS, 1):
         states = eagle.states(tiny_llama, torch.tensor(text[:-1]))
-        taps = tuple(states.split(eagle.HIDDEN, -1))
+        taps = tuple(states.split(formula.hidden, -1))
         head.observe(batch(cache, slot, text[:-1]), taps)
         tokens, before = torch.tensor(text), formula.before(states)
         features = before[-1:].clone()

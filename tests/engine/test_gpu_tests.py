@@ -53,6 +53,14 @@ def test_replay_equals_eager_bit_for_bit(device: Any, llama: Path, verifies: boo
     )
 
 
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
+def test_a_model_guesses_within_the_step(
+    device: Any, llama: Path, tmp_path: Path, graphs: bool
+) -> None:
+    tests = module("test_gpu_speculation")
+    tests.test_a_model_guesses_within_the_step(device, ReferenceResolver(), llama, tmp_path, graphs)
+
+
 def test_answers_with_guesses_are_those_of_transformers(device: Any, llama: Path) -> None:
     tests = module("test_gpu_speculation")
     tests.test_answers_are_those_of_transformers(device, ReferenceResolver(), llama, True, 0.3)

@@ -15,6 +15,8 @@ import torch
 from churn import Churn
 from harness import all_at_once, engine, greedy, submit
 from test_captured_guesses import VERIFY, VERIFY_MASKED, buckets, watched
+from test_draft_model import ask, teach
+from test_draft_model import run as run_head
 from test_grammar import Library, first, matcher, new
 from test_speculation import MOST, VOCABULARY, Knowing, check_equal, prompts
 from tokenspeed.engine.grammar import GrammarLoader, Grammars
@@ -125,6 +127,21 @@ def test_masks_behind_guesses(gpu: Any, kernels: Any, small_llama: Path, graphs:
     assert {n: answer.tokens for n, answer in answers.items()} == right
     assert speculation.accepted > 24
     assert bool(buckets(replays, VERIFY_MASKED)) == graphs
+
+
+@graphs_or_eager
+def test_a_model_guesses_within_the_step(
+    gpu: Any, kernels: Any, small_llama: Path, tmp_path: Path, graphs: bool
+) -> None:
+    """float32; each guess is what the head's formula says of its text, and answers are those of
+    Transformers, of prompts in chunks too."""
+    taught = teach(small_llama, tmp_path)
+    script = all_at_once(ask(taught))
+    options = {"kernels": kernels, "graphs": graphs, "max_step_tokens": 40, "max_seqs": 4}
+    answers, speculation, _ = run_head(taught, gpu, script, **options)
+    assert {n: answer.tokens for n, answer in answers.items()} == taught.right
+    assert speculation.accepted > 0.5 * speculation.drafted
+    print(f"{speculation.accepted} of {speculation.drafted} guesses of the head right")
 
 
 @pytest.fixture(scope="module")

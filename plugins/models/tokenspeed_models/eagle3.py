@@ -222,19 +222,16 @@ class Eagle3Head:
         _, k, v = self._heads(batch, self._before(features, batch))
         self._attention.write(k, v, split_rows(batch))
 
-    def draft(self, batch: ForwardBatch, counts: Sequence[int]) -> torch.Tensor:
-        guesses = batch.token_ids.new_zeros(len(counts), max(counts))
+    def draft(self, batch: ForwardBatch, counts: torch.Tensor, most: Sequence[int]) -> torch.Tensor:
+        guesses = batch.token_ids.new_zeros(len(most), most[0])
+        last = batch.positions + counts - 1
         features = self._features.before(batch.caches[FEATURES], batch.row_slot, batch.positions)
-        wanted, alive = torch.tensor(counts), torch.arange(len(counts))
-        for place in range(max(counts)):
-            keep = (wanted[alive] > place).nonzero().flatten()  # on the host: nothing waits
-            if len(keep) < len(alive):
-                alive = alive[keep]
-                batch, features = _take(batch, keep), _rows(features, keep)
+        for place in range(most[0]):
+            rows = sum(count > place for count in most)
+            batch, features = _first(batch, rows), features[:rows]
             logits, features = self.step(batch, features)
-            tokens = self._ids[logits.argmax(-1)]
-            guesses[alive.to(guesses.device, non_blocking=True), place] = tokens
-            batch = _follow(batch, tokens)
+            tokens = guesses[:rows, place] = self._ids[logits.argmax(-1)]
+            batch = _follow(batch, tokens, last[:rows])
         return guesses
 
     def step(
@@ -304,39 +301,37 @@ class Features:
         return torch.cat((cache.keys[0][page, 0, offset], cache.values[0][page, 0, offset]), -1)
 
 
-def _follow(batch: ForwardBatch, tokens: torch.Tensor) -> ForwardBatch:
-    """The rows with what was guessed of each, one position further."""
-    lengths = batch.host_kv_len
+def _follow(batch: ForwardBatch, tokens: torch.Tensor, last: torch.Tensor) -> ForwardBatch:
+    """The rows with what was guessed of each, one position further.
+
+    A row that has all its guesses stays at its ``last`` position, where it may write: in a captured
+    step it is computed on, for one that had more.
+    """
+    lengths, positions = batch.host_kv_len, torch.minimum(batch.positions + 1, last)
     return replace(
         batch,
         token_ids=tokens,
-        positions=batch.positions + 1,
-        kv_len=batch.kv_len + 1,
-        max_kv_len=batch.max_kv_len + 1,
+        positions=positions,
+        kv_len=positions + 1,
         host_kv_len=None if lengths is None else lengths + 1,
     )
 
 
-def _take(batch: ForwardBatch, rows: torch.Tensor) -> ForwardBatch:
-    """Some of the rows, each of which has one token; ``rows`` [n] int64 on the host."""
-    count, starts, lengths = len(rows), batch.host_query_start, batch.host_kv_len
-    slots = _rows(batch.row_slot, rows)
+def _first(batch: ForwardBatch, rows: int) -> ForwardBatch:
+    """The first rows of those that have one token each."""
+    starts, lengths = batch.host_query_start, batch.host_kv_len
     return replace(
         batch,
-        token_ids=_rows(batch.token_ids, rows),
-        positions=_rows(batch.positions, rows),
-        token_slot=slots,
-        row_slot=slots,
-        query_start=batch.query_start[: count + 1],
-        kv_len=_rows(batch.kv_len, rows),
-        num_decode_rows=count,
-        host_query_start=None if starts is None else starts[: count + 1],
-        host_kv_len=None if lengths is None else lengths[rows],
+        token_ids=batch.token_ids[:rows],
+        positions=batch.positions[:rows],
+        token_slot=batch.token_slot[:rows],
+        row_slot=batch.row_slot[:rows],
+        query_start=batch.query_start[: rows + 1],
+        kv_len=batch.kv_len[:rows],
+        num_decode_rows=rows,
+        host_query_start=None if starts is None else starts[: rows + 1],
+        host_kv_len=None if lengths is None else lengths[:rows],
     )
-
-
-def _rows(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    return values.index_select(0, rows.to(values.device, non_blocking=True))
 
 
 def _taps(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:

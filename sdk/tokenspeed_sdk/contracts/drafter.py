@@ -18,7 +18,7 @@ With a model, on the device, inside the step that verifies:
     config = backend.read_config(its_config, target_config)
     head = backend.build(config, context, target, tensors)
     head.observe(batch, taps)                     # every step, behind the target's forward
-    guesses = head.draft(rows, counts)            # in front of it, for the rows that are to guess
+    guesses = head.draft(rows, counts, most)      # in front of it, for the rows that are to guess
 
 A guess costs time and never changes an answer: the model verifies every one.
 """
@@ -113,7 +113,8 @@ class DrafterBackend(Protocol):
 
 
 class DraftModel(Protocol):
-    """A built model that guesses for another, the target. Its calls launch and never wait.
+    """A built model that guesses for another, the target. Its calls launch and never wait, since
+    steps are captured: nothing is read back from the device.
 
     What it keeps of a token lies in the target's own pages, behind the target's part, at the
     token's position: ``batch.caches`` are one view for each of its groups. So it may depend on that
@@ -138,18 +139,23 @@ class DraftModel(Protocol):
             taps: of each layer that it asked for what it read, [tokens, hidden].
         """
 
-    def draft(self, batch: ForwardBatch, counts: Sequence[int]) -> torch.Tensor:
+    def draft(self, batch: ForwardBatch, counts: torch.Tensor, most: Sequence[int]) -> torch.Tensor:
         """Guess what follows the last token of some rows, which no ``observe`` has had yet.
 
         Row r may write at the positions of its token and of its first ``counts[r] - 1`` guesses,
-        and nowhere else; they are observed next. Rows do not depend on each other.
+        and nowhere else, also where ``most[r]`` is more; they are observed next. Rows do not depend
+        on each other.
 
         Args:
-            batch: decode rows, one token each.
-            counts: guesses of each row, at least 1; on the host.
+            batch: decode rows, one token each, those with the most guesses first; ``max_kv_len`` is
+                enough for all guesses.
+            counts: int32 [rows] on the device, guesses of each row, at least 1.
+            most: on the host, what each row has at most, falling; the launches depend on nothing
+                else. While a step is captured it holds for every step that is to be replayed; else
+                it is what ``counts`` says.
 
         Returns:
-            [rows, at least max(counts)] int64, each guess a token of the target's vocabulary. What
+            [rows, at least most[0]] int64, each guess a token of the target's vocabulary. What
             stands behind a row's count is of no account.
         """
 

@@ -105,6 +105,10 @@ class StepArrays:
     positions: torch.Tensor  # int32[T]
     token_slot: torch.Tensor  # int32[T], not uploaded for decode rows: there it is row_slot
     token_ids: torch.Tensor  # int32[T], neither: a decode row's is the last token of its slot
+    draft_count: torch.Tensor  # int32[S], of rows that a model guesses for, the most first; 0: none
+    draft_token: torch.Tensor  # int64[S], index of the token that such a row begins with
+    draft_slot: torch.Tensor  # int32[S], its slot
+    draft_position: torch.Tensor  # int32[S], the position of that token
 
 
 def _shapes(limits: Limits) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -135,6 +139,10 @@ def _shapes(limits: Limits) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         "positions": (tokens, i32),
         "token_slot": (tokens, i32),
         "token_ids": (tokens, i32),
+        "draft_count": (rows, i32),
+        "draft_token": (rows, i64),
+        "draft_slot": (rows, i32),
+        "draft_position": (rows, i32),
     }
 
 
@@ -231,10 +239,28 @@ class StepBuffers:
         self.sampling_of: object = None
         self.mask_arrays = masks_on(device.host_buffer, limits)
         self.mask, self.mask_row = (array.numpy() for array in self.mask_arrays)
+        self._sentinel = limits.sentinel
 
     def drafts(self, plan: Plan) -> int:
         """Tokens of a plan that are guesses."""
         return int(self.host["row_query_start"][plan.num_decode_rows]) - plan.num_decode_rows
+
+    def order_drafts(self, decode_rows: int) -> tuple[int, ...]:
+        """Write which rows a model guesses for, those with the most guesses first; how many each
+        has. The rest of the arrays are dead rows, of the sentinel."""
+        host = self.host
+        start = host["row_query_start"][: decode_rows + 1]
+        counts = np.diff(start) - 1
+        rows = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+        for name, of_rows, dead in (
+            ("draft_count", counts[rows], 0),
+            ("draft_token", start[rows], 0),
+            ("draft_slot", host["row_slot"][rows], self._sentinel),
+            ("draft_position", host["positions"][start[rows]], 0),
+        ):
+            host[name][: len(rows)] = of_rows
+            host[name][len(rows) :] = dead
+        return tuple(counts[rows].tolist())
 
     def guesses(self, plan: Plan, row: int) -> list[int]:
         """Tokens of one row that are guesses."""

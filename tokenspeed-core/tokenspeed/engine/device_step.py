@@ -42,6 +42,7 @@ class StepShape:
         verifies: whether some tokens of decode rows are guesses.
         flat: every token is a decode row of its own, as in captured steps that verify guesses: one
             graph serves any number of rows, with any number of guesses each.
+        drafted: guesses of each row that a model guesses for, falling; while captured, the most.
         has_deltas: whether page tables may change.
         max_query_len, max_kv_len: upper bounds over all rows.
     """
@@ -55,6 +56,7 @@ class StepShape:
     max_kv_len: int
     verifies: bool = False
     flat: bool = False
+    drafted: tuple[int, ...] = ()
 
 
 class DeviceStep:
@@ -96,7 +98,12 @@ class DeviceStep:
         )
         self._drafts: DraftStep | None = None
         if drafting is not None:
-            self._drafts = DraftStep(drafting.model, drafting.caches, self._page_tables[0])
+            self._drafts = DraftStep(drafting, self._page_tables[0], limits)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether guesses are found within the step, by a model."""
+        return self._drafts is not None
 
     def upload(self, buffers: StepBuffers, *, decode: bool = False) -> None:
         """Queue the one copy to the device; ``decode``: the step has decode rows only."""
@@ -156,9 +163,8 @@ class DeviceStep:
         """The forward between the two parts of a drafter that has a model."""
         model = self._model
         assert isinstance(model, TappedModel)
-        if shape.verifies:
-            assert host is not None, "a drafter with a model is not captured"
-            drafts.guess(inputs, host, shape.decode_rows)
+        if shape.drafted:
+            drafts.guess(inputs, host, shape.drafted, shape.max_kv_len)
         batch = self._batch(inputs, shape, host)
         hidden, taps = model.forward_tapped(batch)
         drafts.observe(batch, taps)
@@ -178,9 +184,16 @@ class DeviceStep:
             self._model.logits(hidden), inputs, count, of_rows, verifies=shape.verifies
         )
 
-    def download(self, buffers: StepBuffers, *, logprobs: bool = False) -> None:
-        """Queue the copy of the sampled tokens to the host, and of what else is wanted."""
+    def download(self, buffers: StepBuffers, *, logprobs: bool = False, guessed: int = 0) -> None:
+        """Queue the copy of the sampled tokens to the host, and of what else is wanted.
+
+        ``guessed``: of so many tokens, what the step has read: the host compares the guesses that
+        were found on the device with what was drawn.
+        """
         buffers.sampled.copy_(self._sampled, non_blocking=True)
+        if guessed:
+            read = self._inputs.arrays.token_ids[:guessed]
+            buffers.arrays.token_ids[:guessed].copy_(read, non_blocking=True)
         if logprobs:
             buffers.logprobs.copy_(self.adjustments.logprobs, non_blocking=True)
         for host, resident in zip(buffers.page_tables, self._page_tables, strict=False):

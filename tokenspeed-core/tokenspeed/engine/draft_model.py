@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tokenspeed_sdk.modeling import BuildContext
 
     from tokenspeed.cache.slab import LayerCache, Slab
-    from tokenspeed.engine.buffers import StepArrays
+    from tokenspeed.engine.buffers import Limits, StepArrays
 
 
 @dataclass(frozen=True)
@@ -119,56 +119,58 @@ class Drafting:
 class DraftStep:
     """Its part of every step."""
 
-    def __init__(
-        self, model: DraftModel, caches: Sequence[LayerCache], page_table: torch.Tensor
-    ) -> None:
-        """``caches``: of its groups, addressed by the target's ``page_table``."""
-        self._model = model
-        self._caches = tuple(CacheView(each.keys, each.values, page_table) for each in caches)
+    def __init__(self, drafting: Drafting, page_table: torch.Tensor, limits: Limits) -> None:
+        """``page_table``: the target's."""
+        device = page_table.device
+        self._model = drafting.model
+        self._caches = tuple(
+            CacheView(each.keys, each.values, page_table) for each in drafting.caches
+        )
+        self._starts = torch.arange(limits.sequences + 1, dtype=torch.int32, device=device)
+        self._places = torch.arange(limits.row_tokens - 1, device=device)
 
     def observe(self, batch: ForwardBatch, taps: tuple[torch.Tensor, ...]) -> None:
         """A step's tokens went through the target."""
         self._model.observe(replace(batch, caches=self._caches), taps)
 
-    def guess(self, inputs: StepArrays, host: StepArrays, decode_rows: int) -> None:
-        """Put guesses behind the first token of each decode row that has room for them, on the
-        device and on the host, which will compare them with what was drawn.
+    def guess(
+        self, inputs: StepArrays, host: StepArrays | None, most: Sequence[int], max_kv_len: int
+    ) -> None:
+        """Put guesses behind the first token of each row that has room for them.
 
         Args:
-            inputs, host: the step's arrays on the device and on the host.
+            inputs, host: the step's arrays on the device and on the host; None: it is captured.
+            most: guesses of each such row, the most first; of dead rows, what they may have.
+            max_kv_len: upper bound over all rows, with their guesses.
         """
-        start = host.row_query_start[: decode_rows + 1].long()
-        room = start.diff() - 1
-        rows = room.nonzero().flatten()
-        counts = room[rows].tolist()
-        guesses = self._model.draft(self._rows(inputs, host, rows, start[rows]), counts)
-        places = [int(first) + 1 for first in start[rows]]
-        for row, (place, count) in enumerate(zip(places, counts, strict=True)):
-            inputs.token_ids[place : place + count] = guesses[row, :count]
-        end = int(start[-1])
-        host.token_ids[:end].copy_(inputs.token_ids[:end], non_blocking=True)
+        rows = len(most)
+        counts, first = inputs.draft_count[:rows], inputs.draft_token[:rows]
+        before = inputs.token_ids.index_select(0, first)
+        batch = self._rows(inputs, host, before, max_kv_len)
+        guesses = self._model.draft(batch, counts.clamp(min=1), most)[:, : most[0]]
+        place = self._places[: most[0]]
+        wanted = place < counts[:, None]
+        # What is not wanted goes where the row's first token stands, and is that token.
+        at = first[:, None] + torch.where(wanted, place + 1, 0)
+        inputs.token_ids[at] = torch.where(wanted, guesses, before[:, None]).int()
 
     def _rows(
-        self, inputs: StepArrays, host: StepArrays, rows: torch.Tensor, first: torch.Tensor
+        self, inputs: StepArrays, host: StepArrays | None, tokens: torch.Tensor, max_kv_len: int
     ) -> ForwardBatch:
-        """Some rows of the step with their first token alone; [n] int64 on the host both."""
-        device, count = inputs.token_ids.device, len(rows)
-        at, which = (each.to(device, non_blocking=True) for each in (first, rows))
-        positions = inputs.positions.index_select(0, at)
-        slots = inputs.row_slot.index_select(0, which)
-        starts = torch.arange(count + 1, dtype=torch.int32)
-        lengths = host.positions[first] + 1
+        """The rows that are guessed for, with their first tokens, int32 [rows], alone."""
+        rows = len(tokens)
+        slots, positions = inputs.draft_slot[:rows], inputs.draft_position[:rows]
         return ForwardBatch(
-            token_ids=inputs.token_ids.index_select(0, at).long(),
+            token_ids=tokens.long(),
             positions=positions,
             token_slot=slots,
             row_slot=slots,
-            query_start=starts.to(device, non_blocking=True),
+            query_start=self._starts[: rows + 1],
             kv_len=positions + 1,
-            num_decode_rows=count,
+            num_decode_rows=rows,
             max_query_len=1,
-            max_kv_len=int(lengths.max()),
+            max_kv_len=max_kv_len,
             caches=self._caches,
-            host_query_start=starts,
-            host_kv_len=lengths,
+            host_query_start=None if host is None else torch.arange(rows + 1, dtype=torch.int32),
+            host_kv_len=None if host is None else host.draft_position[:rows] + 1,
         )

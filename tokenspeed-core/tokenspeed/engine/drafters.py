@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from tokenspeed_sdk.contracts.drafter import DrafterLimits
-from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE
 
 from tokenspeed._drafts import SuffixDrafter
 from tokenspeed.plugins.choose.drafters import SUFFIX
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
     from tokenspeed_sdk.contracts.drafter import Drafter, DrafterBackend, DraftModelBackend
-    from tokenspeed_sdk.contracts.platform import Device
     from typing_extensions import TypeIs
 
     from tokenspeed.config import EngineConfig
@@ -63,17 +61,15 @@ class GuessedInStep:
         """Its pages go with it."""
 
 
-def choose_drafter(
-    config: EngineConfig, device: Device, installed: Sequence[Planned]
-) -> Backend | None:
+def choose_drafter(config: EngineConfig, installed: Sequence[Planned]) -> Backend | None:
     """The drafter that a config names, before minutes of loading; None: nothing is to be guessed.
 
     Args:
         installed: drafters of plugins.
 
     Raises:
-        ValueError: there is none of that name; the folder of a model is given where there is none,
-            or missing where there is one; or steps are captured, which one with a model cannot be.
+        ValueError: there is none of that name; or the folder of a model is given where there is
+            none, or missing where there is one.
         LoadError, BrokenPromiseError: it is a plugin's, and that one is at fault.
     """
     name = config.drafter
@@ -84,11 +80,11 @@ def choose_drafter(
         raise ValueError(f"--drafter {name} is not installed; there are: {', '.join(names)}")
     found = [read_drafter(planned) for planned in installed if planned.name == name]
     backend: Backend = found[0] if found else Suffix()
-    _check_model(backend, config, device)
+    _check_model(backend, config)
     return backend
 
 
-def _check_model(backend: Backend, config: EngineConfig, device: Device) -> None:
+def _check_model(backend: Backend, config: EngineConfig) -> None:
     name = backend.name
     if not guesses_with_model(backend):
         if config.drafter_model is not None:
@@ -97,11 +93,6 @@ def _check_model(backend: Backend, config: EngineConfig, device: Device) -> None
     if config.drafter_model is None:
         raise ValueError(
             f"--drafter {name} guesses with a model: give its folder with --drafter-model"
-        )
-    if config.graphs and GRAPH_CAPTURE in device.capabilities.features:
-        raise ValueError(
-            f"--drafter {name} is not for captured steps: it guesses with a model, for other rows "
-            f"in each step; give --no-graphs, or take a drafter without a model"
         )
 
 

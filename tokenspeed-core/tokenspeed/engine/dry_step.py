@@ -70,7 +70,7 @@ def _verify(buffers: StepBuffers, limits: Limits, rows: int) -> StepShape:
     buffers.host["emit_token"][:emits] = np.arange(emits)
     buffers.host["emit_slot"][:emits] = limits.sentinel
     shape = _shape(buffers, rows=rows, decode_rows=rows)
-    return replace(shape, emits=emits, verifies=True)
+    return replace(shape, emits=emits, verifies=True, drafted=buffers.order_drafts(rows))
 
 
 def _prefill(buffers: StepBuffers, limits: Limits, tokens: int) -> StepShape:

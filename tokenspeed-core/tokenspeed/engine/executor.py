@@ -28,7 +28,7 @@ from tokenspeed.engine.sampling import SamplingTable
 from tokenspeed.messages import TokenLogprobs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from tokenspeed_sdk.contracts.platform import Device, Event
 
@@ -64,6 +64,7 @@ class InFlight:
         event: None while the sampling of its rows is still to be dispatched.
         wanted: whose log-probabilities it finds.
         wishes: what it finds of prompts.
+        download: queues the copy of all that it finds.
     """
 
     plan: Plan
@@ -72,6 +73,7 @@ class InFlight:
     event: Event | None
     wanted: list[Wanted]
     wishes: list[PromptWish]
+    download: Callable[[], None]
 
     @property
     def results(self) -> PlanBuffers:
@@ -164,6 +166,7 @@ class Executor:
         """
         buffers = self.next_buffers()
         drafts = buffers.drafts(plan)
+        drafted = buffers.order_drafts(plan.num_decode_rows) if drafts and self._step.drafts else ()
         if plan.num_new_tenants:
             self._install(plan, buffers.host, requests, history)
         self._sampling.gather(buffers, plan.num_emits)
@@ -171,18 +174,20 @@ class Executor:
         wishes = self._wishes(plan, buffers.host, requests, history)
         if plan.num_copies:
             self._stream.run(partial(self._slab.copy_pages, buffers.copies(plan)))
+        guessed = plan.num_tokens if drafted else 0
+        download = partial(self._step.download, buffers, logprobs=bool(wanted), guessed=guessed)
         kind = StepKind(verifies=drafts > 0, samples=not masked)
         prefills = plan.num_rows > plan.num_decode_rows
         bucket = None if prefills else self._graphs.find(kind, plan.num_tokens)
         if bucket is None:
-            launch = self._launch_forward if masked else partial(self._launch, bool(wanted))
-            self._stream.run(partial(launch, buffers, _shape(plan, drafts), wishes))
+            launch = self._launch_forward if masked else partial(self._launch, download)
+            self._stream.run(partial(launch, buffers, _shape(plan, drafts, drafted), wishes))
         else:
             self._graphs.pad(kind, buffers, plan.num_tokens, bucket)
-            self._stream.run(partial(self._replay, bool(wanted), buffers, kind, bucket))
+            self._stream.run(partial(self._replay, download, buffers, kind, bucket))
         self._dispatched += 1
         event = None if masked else self._stream.record()
-        return InFlight(plan, buffers, drafts, event, wanted, wishes)
+        return InFlight(plan, buffers, drafts, event, wanted, wishes, download)
 
     def sample_masked(self, step: InFlight, masks: int) -> InFlight:
         """Queue the sampling of a step that was dispatched without.
@@ -190,8 +195,9 @@ class Executor:
         Args:
             masks: how many its buffers hold.
         """
-        shape, logprobs = _shape(step.plan, step.drafts), bool(step.wanted)
-        self._stream.run(partial(self._launch_sampling, step.buffers, shape, masks, logprobs))
+        shape = _shape(step.plan, step.drafts)
+        launch = partial(self._launch_sampling, step.download, step.buffers, shape, masks)
+        self._stream.run(launch)
         return replace(step, event=self._stream.record())
 
     def wait(self, step: InFlight) -> None:
@@ -206,17 +212,23 @@ class Executor:
             self._mover.close()
 
     def _launch(
-        self, logprobs: bool, buffers: StepBuffers, shape: StepShape, wishes: list[PromptWish]
+        self,
+        download: Callable[[], None],
+        buffers: StepBuffers,
+        shape: StepShape,
+        wishes: list[PromptWish],
     ) -> None:
         self._step.upload(buffers)
         self._step.run(shape, buffers.arrays, wishes)
-        self._step.download(buffers, logprobs=logprobs)
+        download()
 
-    def _replay(self, logprobs: bool, buffers: StepBuffers, kind: StepKind, bucket: int) -> None:
+    def _replay(
+        self, download: Callable[[], None], buffers: StepBuffers, kind: StepKind, bucket: int
+    ) -> None:
         self._step.upload(buffers, decode=not kind.verifies)
         self._hidden = self._graphs.replay(kind, bucket)
         if kind.samples:
-            self._step.download(buffers, logprobs=logprobs)
+            download()
 
     def _wanted(self, plan: Plan, buffers: StepBuffers) -> list[Wanted]:
         """Whose log-probabilities the step finds. Nearly free where nobody asks."""
@@ -260,12 +272,12 @@ class Executor:
         self._hidden = self._step.run_forward(shape, buffers.arrays, wishes)
 
     def _launch_sampling(
-        self, buffers: StepBuffers, shape: StepShape, masks: int, logprobs: bool
+        self, download: Callable[[], None], buffers: StepBuffers, shape: StepShape, masks: int
     ) -> None:
         hidden, self._hidden = self._hidden, None
         assert hidden is not None
         self._step.run_sampling(shape, hidden, buffers, masks)
-        self._step.download(buffers, logprobs=logprobs)
+        download()
 
     def _install(
         self,
@@ -285,9 +297,10 @@ class Executor:
                 self._stream.run(load)
 
 
-def _shape(plan: Plan, drafts: int) -> StepShape:
+def _shape(plan: Plan, drafts: int, drafted: tuple[int, ...] = ()) -> StepShape:
     return StepShape(
         verifies=drafts > 0,
+        drafted=drafted,
         rows=plan.num_rows,
         decode_rows=plan.num_decode_rows,
         tokens=plan.num_tokens,

@@ -98,7 +98,7 @@ class DecodeGraphs:
         self._sizes = sizes
         each = [(size, kind) for kind, of_kind in sizes.items() for size in of_kind]
         for size, kind in sorted(each, reverse=True):  # the others fit in the largest one's memory
-            work = _Work(step, _shape(kind, size, limits.max_kv_len), kind.samples)
+            work = _Work(step, _shape(kind, size, limits, drafts=step.drafts), kind.samples)
             self._captured[kind, size] = _Captured(device.capture(work.run, stream), work)
 
     def find(self, kind: StepKind, tokens: int) -> int | None:
@@ -135,7 +135,14 @@ class DecodeGraphs:
         return captured.work.hidden
 
 
-def _shape(kind: StepKind, size: int, max_kv_len: int) -> StepShape:
+def most_drafts(tokens: int, limits: Limits) -> tuple[int, ...]:
+    """Guesses that the rows of a step may have, those with the most first: where row r has n, so
+    have r others, and each of them has a token more than guesses."""
+    rows = range(1, min(limits.sequences, tokens // 2) + 1)
+    return tuple(min(limits.row_tokens, tokens // row) - 1 for row in rows)
+
+
+def _shape(kind: StepKind, size: int, limits: Limits, *, drafts: bool) -> StepShape:
     return StepShape(
         rows=size,
         decode_rows=size,
@@ -143,8 +150,9 @@ def _shape(kind: StepKind, size: int, max_kv_len: int) -> StepShape:
         emits=size,
         has_deltas=True,
         max_query_len=1,
-        max_kv_len=max_kv_len,
+        max_kv_len=limits.max_kv_len,
         verifies=kind.verifies,
+        drafted=most_drafts(size, limits) if drafts and kind.verifies else (),
         flat=kind.verifies,
     )
 

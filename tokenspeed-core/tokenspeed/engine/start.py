@@ -142,7 +142,7 @@ def build_engine(
     config = plan.engine
     phase = partial(_phase, mailbox, tell)
     device = platform.open()
-    backend = choose_drafter(config, device, plan.plugins.of("drafter"))
+    backend = choose_drafter(config, plan.plugins.of("drafter"))
     with phase("load model", "use a smaller model"):
         loaded = _load(plan, device, mailbox, doing, backend)
     with phase("measure workspace", "lower --max-step-tokens"):

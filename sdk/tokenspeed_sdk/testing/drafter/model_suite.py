@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from tokenspeed_sdk.modeling.config import ConfigReader
-from tokenspeed_sdk.testing.drafter.played_target import PAGE_SIZE, DraftRunner
+from tokenspeed_sdk.testing.drafter.played_target import PAGE_SIZE, PAGES, DraftRunner
 
 if TYPE_CHECKING:
     from tokenspeed_sdk.contracts.drafter import DraftModelBackend
@@ -70,6 +70,26 @@ def check_rows(new: New, vocab: int) -> None:
     for slot, text in texts.items():
         alone = _guesses(new, text)[: counts[slot]]
         assert found[slot] == alone, "beside others, a row's guesses are not those it has alone"
+
+
+def check_captured(new: New, vocab: int) -> None:
+    """A captured step is launched for more guesses and rows than there are: they change nothing,
+    and a row writes where its own guesses stand. Nothing is read back from the device."""
+    whole = PAGE_SIZE * PAGES
+    texts = {slot: _text(slot, length, vocab) for slot, length in ((1, 9), (2, whole), (3, 15))}
+    counts = {1: 3, 2: 1, 3: 2}
+    runner = new()
+    runner.observe({slot: text[:-1] for slot, text in texts.items()})
+    before = runner.memory()
+    wanted = {slot: (text[-1], counts[slot]) for slot, text in texts.items()}
+    found = runner.draft(wanted, captured=True)
+    allowed = {
+        place
+        for slot, text in texts.items()
+        for place in runner.places(slot, range(len(text) - 1, len(text) - 1 + counts[slot]))
+    }
+    _check_untouched(runner, before, allowed)
+    assert found == runner.draft(wanted), "launched for more, it guesses something else"
 
 
 def check_chunks(new: New, vocab: int) -> None:
@@ -169,6 +189,7 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
             check_guesses,
             check_deterministic,
             check_rows,
+            check_captured,
             check_chunks,
             check_wrong_guesses,
             check_found_pages,

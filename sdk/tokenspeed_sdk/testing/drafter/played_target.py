@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,11 +15,17 @@ from tokenspeed_sdk.modeling.batch import ForwardBatch
 from tokenspeed_sdk.modeling.config import ConfigReader
 from tokenspeed_sdk.modeling.context import BuildContext
 from tokenspeed_sdk.modeling.weights import WeightMap
-from tokenspeed_sdk.ops.reference import ReferenceResolver
-from tokenspeed_sdk.testing.model.runner import ModelRunner, PagedCache, plain_device
+from tokenspeed_sdk.testing.drafter.launches import Launches
+from tokenspeed_sdk.testing.model.runner import ModelRunner, PagedCache, Row, plain_device
 
 PAGE_SIZE, SLOTS, PAGES = 4, 6, 12
 """Of a slot: its pages."""
+
+SENTINEL = SLOTS + 1
+"""A slot whose page table is the null page."""
+
+MOST_CAPTURED = 5
+"""Guesses that a captured step has room for in each row."""
 
 DTYPE = "float64"
 """So that no rounding decides between two guesses."""
@@ -81,6 +88,7 @@ class DraftRunner(ModelRunner):
 
     Attributes:
         drafter: the model.
+        launches: what it may do.
         texts: what was observed, by slot.
     """
 
@@ -90,8 +98,9 @@ class DraftRunner(ModelRunner):
         """``config``, ``target``: the parsed config.json of both."""
         own = backend.read_config(config, target)
         self.played = PlayedTarget(target, backend.taps(own))
+        self.launches = Launches()
         context = BuildContext(
-            kernels=ReferenceResolver(),
+            kernels=self.launches.resolver,
             device=plain_device(DTYPE),
             torch_device="cpu",
             dtype=DTYPE,
@@ -130,27 +139,45 @@ class DraftRunner(ModelRunner):
             text = self.texts[row.slot] = [*self.texts.get(row.slot, [])[: row.start], *row.tokens]
             parts.append([tap[row.start :] for tap in self.played.taps(text)])
         taps = tuple(torch.cat(each) for each in zip(*parts, strict=True))
-        self.drafter.observe(self._batch(rows, decoding), taps)
+        with self.launches.only():
+            self.drafter.observe(self._batch(rows, decoding), taps)
 
     @torch.inference_mode()
-    def draft(self, wanted: Mapping[int, tuple[int, int]]) -> dict[int, list[int]]:
+    def draft(
+        self, wanted: Mapping[int, tuple[int, int]], *, captured: bool = False
+    ) -> dict[int, list[int]]:
         """Guesses of several slots, by what was said last and how many are wanted; in the form
-        that the contract states."""
-        counts = [count for _, count in wanted.values()]
-        rows = []
-        for slot, (last, count) in wanted.items():
-            length = self.cache.lengths[slot]
-            row = self._take(slot, [last])
-            self.cache.extend(slot, count - 1)
-            self.cache.lengths[slot] = length
-            rows.append(row)
-        guesses = self.drafter.draft(self._batch(rows, len(rows)), counts)
+        that the contract states.
+
+        ``captured``: launched as a step that is captured, for any rows that are no more than these
+        and one, and any guesses.
+        """
+        falling = sorted(wanted, key=lambda slot: -wanted[slot][1])
+        rows = [self._begin(slot, *wanted[slot]) for slot in falling]
+        counts = [wanted[slot][1] for slot in falling]
+        most = counts
+        if captured:
+            rows.append(Row(SENTINEL, [0], 0, live=False))
+            counts, most = [*counts, 1], [MOST_CAPTURED] * len(rows)
+        batch = replace(self._batch(rows, len(rows)), max_kv_len=PAGE_SIZE * PAGES)
+        if captured:
+            batch = replace(batch, host_query_start=None, host_kv_len=None)
+        with self.launches.only():
+            guesses = self.drafter.draft(batch, torch.tensor(counts, dtype=torch.int32), most)
         assert guesses.dtype == torch.int64, f"guesses are {guesses.dtype}, not int64"
         assert guesses.dim() == 2, f"guesses have shape {list(guesses.shape)}"
         assert guesses.shape[0] == len(rows), f"{guesses.shape[0]} rows of {len(rows)} are answered"
-        assert guesses.shape[1] >= max(counts), f"{guesses.shape[1]} guesses, not {max(counts)}"
+        assert guesses.shape[1] >= most[0], f"{guesses.shape[1]} guesses, not {most[0]}"
         listed = guesses.tolist()
-        return {slot: listed[row][: counts[row]] for row, slot in enumerate(wanted)}
+        return {slot: listed[row][: counts[row]] for row, slot in enumerate(falling)}
+
+    def _begin(self, slot: int, last: int, count: int) -> Row:
+        """A row with its last token; the slot has the pages that its guesses need."""
+        length = self.cache.lengths[slot]
+        row = self._take(slot, [last])
+        self.cache.extend(slot, count - 1)
+        self.cache.lengths[slot] = length
+        return row
 
     def go_back(self, slot: int, length: int) -> None:
         """What stands behind was guessed wrong."""
