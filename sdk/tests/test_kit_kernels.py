@@ -479,6 +479,29 @@ def ignores_seed_high(call: Call) -> Call:
     return lambda *args: call(*args[:5], args[5] & 0xFFFFFFFF, args[6])
 
 
+def counts_no_guesses(call: Call) -> Call:
+    """Takes every row as the first of its slot."""
+    return lambda *args: call(*args[:4], torch.full_like(args[4], -1), *args[5:])
+
+
+def counts_first_guess(call: Call) -> Call:
+    """Counts what the first row of a run stands behind, too."""
+
+    def more(*args: Any) -> None:
+        slots, guesses, counts = args[2].tolist(), args[4].tolist(), args[7].clone()
+        for s in {*slots}:
+            token = guesses[slots.index(s)]
+            if 0 <= token < counts.shape[1]:
+                counts[s, token] += 2
+        call(*args[:7], counts, *args[8:])
+
+    return more
+
+
+def is_one_guess_ahead(call: Call) -> Call:
+    return lambda *args: call(*args[:4], args[4].roll(-1), *args[5:])
+
+
 def first_of_row(call: Call) -> Call:
     """Gathers without looking at the order."""
     return lambda x, index: call(x, index.sort().values)
@@ -548,6 +571,9 @@ MUTANTS = [
     ("rms_norm@1", KeepsResult, "rows1", "two calls return the same memory"),
     ("page_table_update@1", ignores_epoch, "count290", "differs from the reference"),
     ("page_table_update@1", ignores_count, "count0", "differs from the reference"),
+    ("adjust_logits_verify@1", counts_no_guesses, "guesses", "differs from the reference"),
+    ("adjust_logits_verify@1", counts_first_guess, "guesses", "differs from the reference"),
+    ("adjust_logits_verify@1", is_one_guess_ahead, "guesses", "differs from the reference"),
     ("sample@1", ignores_seed_high, "spread-rows15", "differs from the reference"),
     ("gather_rows@1", first_of_row, "rows5", "differs from the reference"),
     ("rope@1", returns_something, "rows5", "returns Tensor where the op returns nothing"),

@@ -39,6 +39,7 @@ ASKED: list[dict[str, Any]] = [
     {"json_schema": json.dumps(SCHEMA), "temperature": 0.8, "seed": 5, "logprobs": True},
     {"min_tokens": 50, "temperature": 0.6, "seed": 7},
     {"frequency_penalty": 0.5},
+    {"repetition_penalty": 0.9, "presence_penalty": 0.2, "temperature": 0.7, "seed": 3},
 ]
 
 

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""The last tokens of rows, found on the device, are those that the rule says, row by row."""
+"""The tokens that count, found on the device, are those that the rule says, row by row."""
 
 from __future__ import annotations
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenspeed.engine.acceptance import NOBODY, last_of_rows
+from tokenspeed.engine.acceptance import NOBODY, find_accepted
+from tokenspeed.engine.adjustments import Adjustments
+from tokenspeed.engine.buffers import Limits
+from tokenspeed_cpu.platform import CpuPlatform
 
 TOKENS = st.integers(-1, 2)
 """Few, so that many guesses are right; -1 is none."""
@@ -26,7 +29,7 @@ def last(row: list[tuple[int, int]]) -> int:
 
 @settings(max_examples=300, deadline=None)
 @given(ROWS, st.integers(0, 3))
-def test_one_of_each_row(rows: list[list[tuple[int, int]]], dead: int) -> None:
+def test_one_last_of_each_row(rows: list[list[tuple[int, int]]], dead: int) -> None:
     """And one of all dead rows together, whose slot is the same."""
     sentinel = len(rows) + 1
     slots = [slot for slot, row in enumerate(rows, 1) for _ in row] + [sentinel] * dead
@@ -37,6 +40,32 @@ def test_one_of_each_row(rows: list[list[tuple[int, int]]], dead: int) -> None:
         for slot, row in enumerate(rows, 1)
         for place in range(len(row))
     ]
-    found = last_of_rows(torch.tensor(slots), guess.int(), token).tolist()
-    assert found[: len(expected)] == expected
-    assert found[len(expected) :] == [NOBODY] * (dead - 1) + [sentinel] * (dead > 0)
+    before = [
+        slot if place < last(row) else NOBODY
+        for slot, row in enumerate(rows, 1)
+        for place in range(len(row))
+    ]
+    found = find_accepted(torch.tensor(slots), guess.int(), token)
+    living = len(expected)
+    assert found.last[:living].tolist() == expected
+    assert found.last[living:].tolist() == [NOBODY] * (dead - 1) + [sentinel] * (dead > 0)
+    assert found.before[:living].tolist() == before
+    assert found.before[living:].tolist() == [sentinel] * (dead - 1) + [NOBODY] * (dead > 0)
+
+
+COUNTED = st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 6)), max_size=20)
+
+
+@settings(max_examples=100, deadline=None)
+@given(COUNTED)
+def test_tokens_are_counted_as_often_as_they_come(pairs: list[tuple[int, int]]) -> None:
+    """Of slots, several of one; a slot that is nobody's may hold anything."""
+    limits = Limits(sequences=4, tokens=20, groups=1, max_kv_len=8, page_size=4, row_tokens=5)
+    tables = Adjustments(CpuPlatform().open(), limits, 7)
+    tables.counts.fill_(1)
+    given = [(slot, token) for slot, token in pairs if token >= 0 or slot == NOBODY]
+    columns = torch.tensor(given, dtype=torch.int64).view(-1, 2)
+    tables.count(columns[:, 0], columns[:, 1])
+    for slot in range(1, 6):
+        for token in range(7):
+            assert tables.counts[slot, token] == 1 + 2 * given.count((slot, token))

@@ -32,6 +32,7 @@ from tokenspeed.messages import EngineInput, Sampling, Submit
 from tokenspeed_models.eagle3 import Eagle3, Eagle3Head
 from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE, Device
 from tokenspeed_sdk.modeling import ForwardBatch
+from tokenspeed_sdk.ops import ReferenceResolver
 
 MOST = 3
 TEXTS, LENGTH = 6, 24
@@ -315,6 +316,21 @@ def test_beside_requests_with_a_grammar(taught: Taught, device: Device) -> None:
     guessed.check(taught)
     assert tokens_of(answers) == taught.right | {9: bound}
     assert speculation.accepted > 0.5 * speculation.drafted
+
+
+def test_penalties_count_guesses_that_nobody_knew(taught: Taught, device: Device) -> None:
+    """They are found within the step, and so is what stands behind each."""
+    kind = Sampling(0.0, -1, 1.0, 0.0, 0, 0.9, 0.4, -0.3)
+    submits = ask(taught, kind)
+    with engine(taught.target, device) as alone:
+        wanted = tokens_of(alone.run(all_at_once(submits)).answers)
+    assert wanted != taught.right
+    settings: dict[str, Any] = {"row_tokens": 1 + MOST, "head": taught.head, "graphs": False}
+    speculation = Speculation(GuessedInStep(), MOST, eagle.VOCAB, known=False, penalties=True)
+    with engine(taught.target, device, kernels=ReferenceResolver(fuse=True), **settings) as it:
+        answers = it.run(all_at_once(submits), speculation=speculation).answers
+    assert tokens_of(answers) == wanted
+    assert speculation.accepted > 0.2 * speculation.drafted > 0
 
 
 def test_tenants_do_not_share_what_the_head_knows(taught: Taught, device: Device) -> None:

@@ -64,3 +64,8 @@ def test_a_model_guesses_within_the_step(
 def test_answers_with_guesses_are_those_of_transformers(device: Any, llama: Path) -> None:
     tests = module("test_gpu_speculation")
     tests.test_answers_are_those_of_transformers(device, ReferenceResolver(), llama, True, 0.3)
+
+
+def test_penalties_behind_guesses(device: Any, llama: Path) -> None:
+    tests = module("test_gpu_speculation")
+    tests.test_penalties_behind_guesses(device, ReferenceResolver(fuse=True), llama, True, 0.9)

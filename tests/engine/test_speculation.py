@@ -181,17 +181,6 @@ def test_an_answer_ends_at_its_stop_token_within_guesses(tiny_llama: Path, devic
     assert answers[1].finish == Finish.STOP
 
 
-def test_requests_with_penalties_are_not_guessed_for(tiny_llama: Path, device: Device) -> None:
-    asked = prompts(2, seed=7)
-    penalized = Sampling(0.0, -1, 1.0, 0.0, 0, 1.7)
-    submits = [submit(1, asked[0], 24, sampling=penalized), submit(2, asked[1], 24)]
-    plain, _ = run(tiny_llama, device, submits)
-    right = {n: answer.tokens for n, answer in plain.items()}
-    answers, speculation = run(tiny_llama, device, submits, Knowing(right, 0.2))
-    assert {n: answer.tokens for n, answer in answers.items()} == right
-    assert 0 < speculation.drafted <= 24 * MOST
-
-
 ALWAYS = 1 << 30
 
 
@@ -228,14 +217,16 @@ def test_log_probabilities_and_biases_are_those_without_guesses(
                 assert len(answer.logprobs) == (30 if "logprobs" in kinds[n] else 0)
 
 
-def check_equal(found: Sequence[TokenLogprobs], right: Sequence[TokenLogprobs]) -> None:
+def check_equal(
+    found: Sequence[TokenLogprobs], right: Sequence[TokenLogprobs], tolerance: float = 1e-4
+) -> None:
     """Other sums in between: values may differ in their last bits."""
     for mine, theirs in zip(found, right, strict=True):
         assert mine.token == theirs.token
         assert [token for token, _ in mine.top] == [token for token, _ in theirs.top]
         values = [value for _, value in theirs.top]
         assert [mine.logprob, *(value for _, value in mine.top)] == pytest.approx(
-            [theirs.logprob, *values], abs=1e-4
+            [theirs.logprob, *values], abs=tolerance
         )
 
 

@@ -18,6 +18,7 @@ from test_captured_guesses import VERIFY, VERIFY_MASKED, buckets, watched
 from test_draft_model import ask, teach
 from test_draft_model import run as run_head
 from test_grammar import Library, first, matcher, new
+from test_penalized_guesses import KINDS, LENGTH, asking, guessed_for, guessing, tokens_of
 from test_speculation import MOST, VOCABULARY, Knowing, check_equal, prompts
 from tokenspeed.engine.grammar import GrammarLoader, Grammars
 from tokenspeed.engine.speculation import Speculation
@@ -29,6 +30,9 @@ EDITS = Path(__file__).parents[2] / "bench" / "edits" / "edits.jsonl"
 ALWAYS = 1 << 30
 TIE = {"float32": 1e-4, "bfloat16": 0.25}
 """The two best logits in float32 are nearer than this: what sums in another order may swap."""
+
+TOLERANCE = 1e-3
+"""Of log-probabilities, where many logits are large."""
 
 graphs_or_eager = pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
 
@@ -107,6 +111,28 @@ def test_draws_biases_and_log_probabilities_are_those_without_guesses(
     assert bool(buckets(replays, VERIFY)) == graphs
     for n, answer in answers.items():
         check_equal(answer.logprobs, plain[n].logprobs)
+
+
+@graphs_or_eager
+@pytest.mark.parametrize("temperature", [0.0, 0.9], ids=["greedy", "sampled"])
+def test_penalties_behind_guesses(
+    gpu: Any, kernels: Any, small_llama: Path, graphs: bool, temperature: float
+) -> None:
+    """Of every kind; guesses right, some wrong, all wrong."""
+    submits, options = asking(temperature), {"kernels": kernels, "graphs": graphs}
+    with engine(small_llama, gpu, **options) as it:
+        plain = it.run(all_at_once(submits)).answers
+    right = tokens_of(plain)
+    for wrong in (0.0, 0.3, 1.0):
+        with watched(small_llama, gpu, **options) as (it, replays):
+            speculation = guessing(it, Knowing(right, wrong))
+            mailbox = it.run(all_at_once(submits), speculation=speculation)
+        assert tokens_of(mailbox.answers) == right
+        assert len(guessed_for(mailbox.outputs)) == len(KINDS)
+        assert (speculation.accepted > 2 * LENGTH) == (wrong < 1.0)
+        assert bool(buckets(replays, VERIFY)) == graphs
+        for n, answer in mailbox.answers.items():
+            check_equal(answer.logprobs, plain[n].logprobs, TOLERANCE)
 
 
 @graphs_or_eager

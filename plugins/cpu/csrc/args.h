@@ -126,6 +126,7 @@ struct AdjustArgs {
   float* kept;              // [rows, vocab]
   const int64_t* slot;      // [rows]
   const int64_t* position;  // [rows]
+  const int32_t* guess;     // [rows], or null: no row stands behind guesses
   const int32_t* wanted;    // [slots, 1]
   const float* penalties;   // [slots, 3]
   const int32_t* counts;    // [slots, vocab]

@@ -292,7 +292,7 @@ def around_sample_lines(sweep: bool) -> Iterator[Line]:
     """What stands around a draw: for rows that ask for nothing, which is what most steps pay, and
     for rows that ask for everything."""
     adjust, record = bind("adjust_logits@1", vocab=VOCAB), bind("record_tokens@1", vocab=VOCAB)
-    logprobs = bind("logprobs@1", vocab=VOCAB)
+    verify, logprobs = bind("adjust_logits_verify@1", vocab=VOCAB), bind("logprobs@1", vocab=VOCAB)
     for rows in (1, 32, 128):
         slots = rows + 2
         logits = [randn(rows, VOCAB, dtype=torch.float32) * 3 for _ in range(8)]
@@ -315,6 +315,9 @@ def around_sample_lines(sweep: bool) -> Iterator[Line]:
             kept = torch.zeros_like(logits[0])
             calls = [partial(adjust, x, kept, slot, slot, *settings) for x in logits]
             yield line(f"adjust_logits {mode}", "triton", calls, 4 * moved)
+            runs, guess = 1 + slot // 8, slot.int()
+            calls = [partial(verify, x, kept, runs, slot, guess, *settings) for x in logits]
+            yield line(f"adjust_logits_verify {mode}", "triton", calls, 4 * moved)
             calls = [partial(logprobs, x, slot, slot, wanted, ids, values) for x in logits]
             yield line(f"logprobs {mode}", "triton", calls, moved)
             calls = [partial(record, last, counts, penalties, slot, slot)] * 8

@@ -134,6 +134,10 @@ def run_adjusted(arch: str) -> None:
     adjust_logits.adjust_logits(
         logits, kept, slot, position, record[:, :1], penalties, counts, *lists, pdl=pdl_here
     )
+    adjust_logits.adjust_logits_verify(
+        logits, kept, slot, position, ints(32), record[:, :1], penalties, counts, *lists,
+        pdl=pdl_here,
+    )  # fmt: skip
     last = ints(34, dtype=torch.int64)
     adjust_logits.record_tokens(last, counts, penalties, slot, slot, pdl=pdl_here)
     found = ints(34, 42)

@@ -126,6 +126,7 @@ def kernels() -> tuple[Kernel, ...]:
         _triton("page_table_update@1", "page_table:bind"),
         _triton("mask_logits@1", "mask_logits:bind"),
         _sampling("adjust_logits@1", "adjust_logits:bind_adjust"),
+        _sampling("adjust_logits_verify@1", "adjust_logits:bind_adjust_verify"),
         _sampling("sample@1", "sample:bind"),
         _sampling("record_tokens@1", "adjust_logits:bind_record"),
         _sampling("logprobs@1", "logprobs:bind"),

@@ -27,6 +27,7 @@ PUBLIC_OPS = (
     "add_norm_linear_int8@1",
     "add_rms_norm@1",
     "adjust_logits@1",
+    "adjust_logits_verify@1",
     "attention_decode@1",
     "attention_decode_fp8@1",
     "attention_prefill@1",

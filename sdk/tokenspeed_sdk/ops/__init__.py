@@ -16,7 +16,7 @@ from tokenspeed_sdk.ops.activation import silu_and_mul
 from tokenspeed_sdk.ops.add_norm_linear import add_norm_linear
 from tokenspeed_sdk.ops.add_norm_linear_fp8 import add_norm_linear_fp8
 from tokenspeed_sdk.ops.add_norm_linear_int8 import add_norm_linear_int8
-from tokenspeed_sdk.ops.adjust_logits import adjust_logits
+from tokenspeed_sdk.ops.adjust_logits import adjust_logits, adjust_logits_verify
 from tokenspeed_sdk.ops.attention import attention_decode, attention_prefill, attention_verify
 from tokenspeed_sdk.ops.attention_fp8 import (
     attention_decode_fp8,
@@ -53,6 +53,7 @@ __all__ = [
     "add_norm_linear_int8",
     "add_rms_norm",
     "adjust_logits",
+    "adjust_logits_verify",
     "attention_decode",
     "attention_decode_fp8",
     "attention_prefill",

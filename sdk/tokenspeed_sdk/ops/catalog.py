@@ -11,7 +11,7 @@ from tokenspeed_sdk.ops.activation import SILU_AND_MUL
 from tokenspeed_sdk.ops.add_norm_linear import ADD_NORM_LINEAR
 from tokenspeed_sdk.ops.add_norm_linear_fp8 import ADD_NORM_LINEAR_FP8
 from tokenspeed_sdk.ops.add_norm_linear_int8 import ADD_NORM_LINEAR_INT8
-from tokenspeed_sdk.ops.adjust_logits import ADJUST_LOGITS
+from tokenspeed_sdk.ops.adjust_logits import ADJUST_LOGITS, ADJUST_LOGITS_VERIFY
 from tokenspeed_sdk.ops.attention import ATTENTION_DECODE, ATTENTION_PREFILL, ATTENTION_VERIFY
 from tokenspeed_sdk.ops.attention_fp8 import (
     ATTENTION_DECODE_FP8,
@@ -65,6 +65,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
             SILU_LINEAR_FP8,
             GATHER_ROWS,
             ADJUST_LOGITS,
+            ADJUST_LOGITS_VERIFY,
             MASK_LOGITS,
             SAMPLE,
             RECORD_TOKENS,

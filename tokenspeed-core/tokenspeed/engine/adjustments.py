@@ -56,6 +56,7 @@ class Adjustments:
         slots = limits.sequences + 2
         self._records = device.allocate((slots, RECORD), "int32")
         self.counts = device.allocate((slots, vocab_size), "int32")
+        self._twos = torch.full_like(self.counts[0, :1], 2).expand(limits.emits)
         self.kept = device.allocate((limits.emits, vocab_size), "float32")
         self.logprobs = device.allocate((limits.emits, 2 * LOGPROBS), "int32")
         values = self.logprobs[:, LOGPROBS:].view(torch.float32)
@@ -69,6 +70,14 @@ class Adjustments:
             self._records[:, VALUES:UNTILS].view(torch.float32),
             self._records[:, UNTILS:],
         )
+
+    def count(self, slot: torch.Tensor, token: torch.Tensor) -> None:
+        """Count tokens that were generated, [E] int64, each for its slot; several may be of one.
+
+        What stands in a slot that has no penalties is never read.
+        """
+        at = slot * self.counts.shape[1] + token.clamp_min(0)  # nobody's may be none
+        self.counts.view(-1).scatter_add_(0, at, self._twos[: len(at)])
 
     def load(self, slot: int, record: torch.Tensor, counts: torch.Tensor | None) -> None:
         """Queue the copies of a tenant: int32 [RECORD], and [vocabulary] if it has penalties."""

@@ -105,6 +105,11 @@ class DeviceStep:
         """Whether guesses are found within the step, by a model."""
         return self._drafts is not None
 
+    @property
+    def counts_guesses(self) -> bool:
+        """Whether requests with penalties may be guessed for."""
+        return self._sampler.counts_guesses
+
     def upload(self, buffers: StepBuffers, *, decode: bool = False) -> None:
         """Queue the one copy to the device; ``decode``: the step has decode rows only."""
         self._inputs.upload(buffers, decode=decode)

@@ -140,6 +140,11 @@ class Executor:
         """The buffers that the next plan is written into; their last step is committed."""
         return self._ring[self._dispatched % RING]
 
+    @property
+    def counts_guesses(self) -> bool:
+        """Whether requests with penalties may be guessed for."""
+        return self._step.counts_guesses
+
     def start_transfers(self, plan: Plan) -> None:
         """Start what the plan in ``next_buffers()`` moves to and from the host tier."""
         if self._mover is not None:

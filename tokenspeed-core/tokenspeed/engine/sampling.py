@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tokenspeed.engine.acceptance import last_of_rows
+from tokenspeed.engine.acceptance import find_accepted
 
 if TYPE_CHECKING:
     from tokenspeed.engine.adjustments import Adjustments
@@ -75,10 +75,16 @@ class Sampler:
         self._sampled = sampled
         self._places = torch.arange(len(sampled), device=sampled.device)
         self._adjust = kernels.adjust_logits
+        self._adjust_verify = kernels.adjust_logits_verify
         self._sample = kernels.sample
         self._record = kernels.record_tokens
         self._mask = kernels.mask_logits
         self._logprobs = kernels.logprobs
+
+    @property
+    def counts_guesses(self) -> bool:
+        """Whether a token is penalised for the guesses in front of it, too."""
+        return self._adjust_verify is not None
 
     def run(
         self,
@@ -98,18 +104,36 @@ class Sampler:
         """
         slot, position = inputs.emit_slot[:count], inputs.emit_position[:count]
         asked = self._adjustments
-        self._adjust(logits, asked.kept[:count], slot, position, *asked.settings)
+        guess = None
+        if verifies:
+            guess = inputs.token_ids.index_select(0, inputs.emit_token[:count])
+        self._adjust_rows(logits, slot, position, guess)
         if masks is not None:
             self._mask(logits, *masks)
         token = self._draw(logits, inputs, count)
         self._sampled[:count] = token
         last = slot
-        if verifies:
-            guess = inputs.token_ids.index_select(0, inputs.emit_token[:count])
-            last = last_of_rows(slot, guess, token)
+        if guess is not None:
+            last, before = find_accepted(slot, guess, token)
+            asked.count(before, token)
         self._record(self._last_token, asked.counts, asked.penalties, last, token)
         wanted, found = inputs.wanted[:count, None], (each[:count] for each in asked.found)
         self._logprobs(asked.kept[:count], token, self._places[:count], wanted, *found)
+
+    def _adjust_rows(
+        self,
+        logits: torch.Tensor,
+        slot: torch.Tensor,
+        position: torch.Tensor,
+        guess: torch.Tensor | None,
+    ) -> None:
+        """``guess``: what each row stands behind, where some are guesses."""
+        asked = self._adjustments
+        rows = logits, asked.kept[: len(logits)], slot, position
+        if guess is None or self._adjust_verify is None:
+            self._adjust(*rows, *asked.settings)
+        else:
+            self._adjust_verify(*rows, guess, *asked.settings)
 
     def _draw(self, logits: torch.Tensor, inputs: StepArrays, count: int) -> torch.Tensor:
         """[count, vocabulary] -> [count] int64."""

@@ -99,14 +99,23 @@ class Speculation:
     """
 
     def __init__(
-        self, drafter: Drafter | None, most: int, vocab_size: int, *, known: bool = True
+        self,
+        drafter: Drafter | None,
+        most: int,
+        vocab_size: int,
+        *,
+        known: bool = True,
+        penalties: bool = False,
     ) -> None:
         """Args:
         most: guesses of a row.
         known: whether guesses are known when a step is planned. Else no request with a grammar is
             guessed for: its masks are made then, one behind each guess.
+        penalties: whether steps count guesses. Else no request with penalties is guessed for:
+            there, each token changes how likely the next are.
         """
         self._known = known
+        self._penalties = penalties
         self._drafter = drafter
         self._vocab_size = vocab_size
         self._most = most
@@ -118,9 +127,10 @@ class Speculation:
         self._verified: list[Guessed] = []
 
     def begin(self, submit: Submit) -> None:
-        """The scheduler took a request. One whose earlier tokens change how likely the next are
-        returns one at a time."""
-        if self._drafter is None or submit.sampling.penalizes:
+        """The scheduler took a request."""
+        if self._drafter is None:
+            return
+        if submit.sampling.penalizes and not self._penalties:
             return
         if submit.grammar and not self._known:
             return

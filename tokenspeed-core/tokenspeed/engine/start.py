@@ -176,6 +176,7 @@ def build_engine(
             config.draft_tokens,
             loaded.vocab_size,
             known=not guesses_with_model(backend),
+            penalties=executor.counts_guesses,
         ),
         kernels=kernels,
         kv_events=config.kv_events,

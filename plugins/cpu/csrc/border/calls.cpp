@@ -166,6 +166,36 @@ int norm_blocks(const ts_call* call, const ts_tensor& x, NormArgs a, int dimensi
   return TS_OK;
 }
 
+// Of rows that stand behind guesses, or of none; those have one argument more.
+int run_adjusting(const ts_call* call, bool behind_guesses) {
+  Arguments in(call);
+  AdjustArgs a{};
+  const int first = behind_guesses ? 5 : 4;
+  a.rows = a.vocab = a.slots = a.biases = kAny;
+  int64_t one = 1, three = 3;
+  const auto logits = in.tensor<float>(0, "logits", {&a.rows, &a.vocab});
+  const auto kept = in.tensor<float>(1, "kept", {&a.rows, &a.vocab});
+  a.slot = in.tensor<int64_t>(2, "slot", {&a.rows}).data;
+  a.position = in.tensor<int64_t>(3, "position", {&a.rows}).data;
+  if (behind_guesses) a.guess = in.tensor<int32_t>(4, "guess", {&a.rows}).data;
+  const auto wanted = in.tensor<int32_t>(first, "wanted", {&a.slots, &one});
+  const auto penalties = in.tensor<float>(first + 1, "penalties", {&a.slots, &three});
+  const auto counts = in.tensor<int32_t>(first + 2, "counts", {&a.slots, &a.vocab});
+  const auto id = in.tensor<int32_t>(first + 3, "bias_id", {&a.slots, &a.biases});
+  const auto value = in.tensor<float>(first + 4, "bias_value", {&a.slots, &a.biases});
+  const auto until = in.tensor<int32_t>(first + 5, "bias_until", {&a.slots, &a.biases});
+  if (in.status() != TS_OK) return in.status();
+  a.logits = logits.data, a.logits_stride = logits.strides[0];
+  a.kept = kept.data, a.kept_stride = kept.strides[0];
+  a.wanted = wanted.data, a.wanted_stride = wanted.strides[0];
+  a.penalties = penalties.data, a.penalties_stride = penalties.strides[0];
+  a.counts = counts.data, a.counts_stride = counts.strides[0];
+  a.bias_id = id.data, a.id_stride = id.strides[0];
+  a.bias_value = value.data, a.value_stride = value.strides[0];
+  a.bias_until = until.data, a.until_stride = until.strides[0];
+  return compute(call, &Kernels::adjust_logits, a);
+}
+
 }  // namespace
 
 int run_embedding(const ts_call* call) {
@@ -355,32 +385,9 @@ int run_sample(const ts_call* call) {
   return compute(call, &Kernels::sample, a);
 }
 
-int run_adjust_logits(const ts_call* call) {
-  Arguments in(call);
-  AdjustArgs a{};
-  a.rows = a.vocab = a.slots = a.biases = kAny;
-  int64_t one = 1, three = 3;
-  const auto logits = in.tensor<float>(0, "logits", {&a.rows, &a.vocab});
-  const auto kept = in.tensor<float>(1, "kept", {&a.rows, &a.vocab});
-  a.slot = in.tensor<int64_t>(2, "slot", {&a.rows}).data;
-  a.position = in.tensor<int64_t>(3, "position", {&a.rows}).data;
-  const auto wanted = in.tensor<int32_t>(4, "wanted", {&a.slots, &one});
-  const auto penalties = in.tensor<float>(5, "penalties", {&a.slots, &three});
-  const auto counts = in.tensor<int32_t>(6, "counts", {&a.slots, &a.vocab});
-  const auto id = in.tensor<int32_t>(7, "bias_id", {&a.slots, &a.biases});
-  const auto value = in.tensor<float>(8, "bias_value", {&a.slots, &a.biases});
-  const auto until = in.tensor<int32_t>(9, "bias_until", {&a.slots, &a.biases});
-  if (in.status() != TS_OK) return in.status();
-  a.logits = logits.data, a.logits_stride = logits.strides[0];
-  a.kept = kept.data, a.kept_stride = kept.strides[0];
-  a.wanted = wanted.data, a.wanted_stride = wanted.strides[0];
-  a.penalties = penalties.data, a.penalties_stride = penalties.strides[0];
-  a.counts = counts.data, a.counts_stride = counts.strides[0];
-  a.bias_id = id.data, a.id_stride = id.strides[0];
-  a.bias_value = value.data, a.value_stride = value.strides[0];
-  a.bias_until = until.data, a.until_stride = until.strides[0];
-  return compute(call, &Kernels::adjust_logits, a);
-}
+int run_adjust_logits(const ts_call* call) { return run_adjusting(call, false); }
+
+int run_adjust_logits_verify(const ts_call* call) { return run_adjusting(call, true); }
 
 int run_record_tokens(const ts_call* call) {
   Arguments in(call);

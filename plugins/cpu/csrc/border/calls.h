@@ -21,6 +21,7 @@ int run_silu_and_mul(const ts_call* call);
 int run_gather_rows(const ts_call* call);
 int run_sample(const ts_call* call);
 int run_adjust_logits(const ts_call* call);
+int run_adjust_logits_verify(const ts_call* call);
 int run_record_tokens(const ts_call* call);
 int run_logprobs(const ts_call* call);
 int run_mask_logits(const ts_call* call);

@@ -158,10 +158,12 @@ int64_t wanted_logits(const ts_call* call) {
 // A row of 50,000 takes 60 us.
 int reads_much(const ts_call* call) { return wanted_logits<2, 3>(call) > 80000; }
 
-// A pass over a row takes some 20 us, where its slot asks for one; biases alone are few.
+// A pass over a row takes some 20 us, where its slot asks for one; biases alone are few. Settings of
+// slots stand from argument `First` on.
+template <int First>
 int adjusts_much(const ts_call* call) {
   constexpr int64_t kAdjusted = 250000;
-  const ts_tensor *slot = call->tensors[2], *p = call->tensors[5], *logits = call->tensors[0];
+  const ts_tensor *slot = call->tensors[2], *p = call->tensors[First + 1], *logits = call->tensors[0];
   if (!ts_is_dtype(slot, TS_SIGNED, 64) || !ts_is_dtype(p, TS_FLOAT, 32)) return 0;
   if (p->ndim != 2 || p->shape[1] != 3 || logits->ndim != 2) return 0;
   int64_t rows = 0;
@@ -171,7 +173,7 @@ int adjusts_much(const ts_call* call) {
     const float* penalties = static_cast<const float*>(ts_data(p)) + s * p->strides[0];
     rows += penalties[0] != 0 || penalties[1] != 0 || penalties[2] != 0;
   }
-  return rows * logits->shape[1] + wanted_logits<2, 4>(call) > kAdjusted;
+  return rows * logits->shape[1] + wanted_logits<2, First>(call) > kAdjusted;
 }
 
 // A mask touches a row of the logits, whatever number of rows there is.
@@ -206,7 +208,9 @@ constexpr ts_kernel kKernels[] = {
     kernel("attention_decode@1", accept<refuses_attention>, run_attention_decode, attends_much),
     kernel("silu_and_mul@1", accept<refuses_nothing>, run_silu_and_mul, moves_much<0, 8>),
     kernel("gather_rows@1", accept<refuses_nothing>, run_gather_rows, moves_much<2, 8>),
-    kernel("adjust_logits@1", accept<refuses_nothing>, run_adjust_logits, adjusts_much),
+    kernel("adjust_logits@1", accept<refuses_nothing>, run_adjust_logits, adjusts_much<4>),
+    kernel("adjust_logits_verify@1", accept<refuses_nothing>, run_adjust_logits_verify,
+           adjusts_much<5>),
     kernel("sample@1", accept<refuses_nothing>, run_sample, samples_much),
     kernel("record_tokens@1", accept<refuses_nothing>, run_record_tokens, nullptr),
     kernel("logprobs@1", accept<refuses_nothing>, run_logprobs, reads_much),

@@ -60,6 +60,47 @@ void penalize(float* x, const int32_t* counts, int64_t vocab, const Penalties& p
   }
 }
 
+// The tokens that the guesses of a row's run are, up to its own: what the row stands behind.
+struct Guessed {
+  const int32_t* begin;
+  const int32_t* end;
+
+  // The smallest from `token` on; `none` if there is none.
+  int64_t next(int64_t token, int64_t none) const {
+    for (const int32_t* g = begin; g < end; ++g) {
+      if (*g >= token && *g < none) none = *g;
+    }
+    return none;
+  }
+
+  int32_t times(int64_t token) const {
+    int32_t found = 0;
+    for (const int32_t* g = begin; g < end; ++g) found += *g == token;
+    return found;
+  }
+};
+
+Guessed guessed_of(const AdjustArgs& a, int64_t row) {
+  if (!a.guess) return {};
+  int64_t first = row;
+  while (first > 0 && a.slot[first - 1] == a.slot[row]) --first;
+  return {a.guess + first + 1, a.guess + row + 1};
+}
+
+// What was guessed counts once more, token by token; between them all is as without guesses.
+void penalize(float* x, const int32_t* counts, int64_t vocab, const Penalties& p,
+              const Guessed& guessed) {
+  for (int64_t i = 0; i < vocab; ++i) {
+    const int64_t token = guessed.next(i, vocab);
+    penalize(x + i, counts + i, token - i, p);
+    if (token < vocab) {
+      const int32_t count = counts[token] + 2 * guessed.times(token);
+      x[token] = penalized(splat(x[token]), IntVec{} + count, p)[0];
+    }
+    i = token;
+  }
+}
+
 void bias(float* x, const AdjustArgs& a, int64_t slot, int64_t position) {
   const int32_t* id = a.bias_id + slot * a.id_stride;
   const float* value = a.bias_value + slot * a.value_stride;
@@ -76,7 +117,9 @@ void adjust_row(const AdjustArgs& a, int64_t row) {
     __builtin_memcpy(a.kept + row * a.kept_stride, x, a.vocab * sizeof(float));
   }
   const Penalties p = penalties_of(a.penalties, a.penalties_stride, slot);
-  if (!p.none()) penalize(x, a.counts + slot * a.counts_stride, a.vocab, p);
+  if (!p.none()) {
+    penalize(x, a.counts + slot * a.counts_stride, a.vocab, p, guessed_of(a, row));
+  }
   bias(x, a, slot, a.position[row]);
 }
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""adjust_logits@1 and record_tokens@1: penalties and biases, one launch before the draw and one
-behind it. A program whose row asks for nothing reads a few words and ends.
+"""adjust_logits@1, adjust_logits_verify@1 and record_tokens@1: penalties and biases, one launch
+before the draw and one behind it. A program whose row asks for nothing reads a few words and ends.
 
 Launched without fusing a product with a sum: each step rounds, as the ops say, so that every device
 gives the same bits.
@@ -50,10 +50,23 @@ def penalized(value, count, repetition, frequency, presence):
 
 
 @triton.jit
+def count_guesses(count, column, slots, guesses, row):
+    """Counts of tokens behind the guesses of a row's run, up to its own."""
+    slot = tl.load(slots + row)
+    before = tl.load(slots + row - 1, mask=row > 0, other=-1)
+    while before == slot:
+        count += tl.where(column == tl.load(guesses + row), 2, 0)
+        row -= 1
+        before = tl.load(slots + row - 1, mask=row > 0, other=-1)
+    return count
+
+
+@triton.jit
 def adjust_chunk(
-    logits, kept, slots, positions, wanted, penalties, counts, bias_id, bias_value, bias_until,
-    vocab, num_slots, biases, logits_stride, kept_stride, wanted_stride, penalties_stride,
-    counts_stride, id_stride, value_stride, until_stride, CHUNK: tl.constexpr, PDL: tl.constexpr,
+    logits, kept, slots, positions, guesses, wanted, penalties, counts, bias_id, bias_value,
+    bias_until, vocab, num_slots, biases, logits_stride, kept_stride, wanted_stride,
+    penalties_stride, counts_stride, id_stride, value_stride, until_stride,
+    CHUNK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One chunk of one row; biases are applied in their order by whoever has the token's chunk."""
     start_dependents(PDL)
@@ -75,6 +88,8 @@ def adjust_chunk(
             tl.store(kept + row * kept_stride + column, value, mask=inside)
         if penalizes:
             count = tl.load(counts + slot * counts_stride + column, mask=inside, other=0)
+            if guesses is not None:
+                count = count_guesses(count, column, slots, guesses, row)
             value = penalized(value, count, repetition, frequency, presence)
         position = tl.load(positions + row)
         entry = 0
@@ -94,25 +109,38 @@ def adjust_logits(
     kept: torch.Tensor,
     slot: torch.Tensor,
     position: torch.Tensor,
-    wanted: torch.Tensor,
-    penalties: torch.Tensor,
-    counts: torch.Tensor,
-    bias_id: torch.Tensor,
-    bias_value: torch.Tensor,
-    bias_until: torch.Tensor,
-    *,
+    *settings: torch.Tensor,
+    guess: torch.Tensor | None = None,
     pdl: bool = False,
 ) -> None:
-    """Adjust rows in place; the launch covers all, so that a graph may hold it."""
+    """Adjust rows in place; the launch covers all, so that a graph may hold it.
+
+    Args:
+        settings: of slots, from ``wanted`` to ``bias_until``.
+        guess: of rows that stand behind guesses.
+    """
     rows, vocab = logits.shape
     if not rows:
         return
-    strides = (logits, kept, wanted, penalties, counts, bias_id, bias_value, bias_until)
+    wanted, _, _, bias_id, _, _ = settings
     adjust_chunk[(rows, triton.cdiv(vocab, CHUNK))](
-        logits, kept, slot, position, wanted, penalties, counts, bias_id, bias_value, bias_until,
-        vocab, wanted.shape[0], bias_id.shape[1], *(each.stride(0) for each in strides),
+        logits, kept, slot, position, guess, *settings, vocab, wanted.shape[0], bias_id.shape[1],
+        *(each.stride(0) for each in (logits, kept, *settings)),
         CHUNK=CHUNK, PDL=pdl, num_warps=8, enable_fp_fusion=False, **options(pdl),
     )  # fmt: skip
+
+
+def adjust_logits_verify(
+    logits: torch.Tensor,
+    kept: torch.Tensor,
+    slot: torch.Tensor,
+    position: torch.Tensor,
+    guess: torch.Tensor,
+    *settings: torch.Tensor,
+    pdl: bool = False,
+) -> None:
+    """Adjust rows in place, some of which stand behind guesses."""
+    adjust_logits(logits, kept, slot, position, *settings, guess=guess, pdl=pdl)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -155,6 +183,10 @@ def record_tokens(
 
 def bind_adjust(site: CallSite) -> Callable[..., None]:
     return partial(adjust_logits, pdl=has_pdl(site))
+
+
+def bind_adjust_verify(site: CallSite) -> Callable[..., None]:
+    return partial(adjust_logits_verify, pdl=has_pdl(site))
 
 
 def bind_record(site: CallSite) -> Callable[..., None]:

@@ -33,14 +33,23 @@ BIASES = 70
 def adjust_logits(grid: Grid) -> Iterator[Case]:
     """Every penalty alone and together, biases in all numbers, rows that ask for nothing, and
     several rows of one slot."""
+    yield from _adjusted(grid, "adjust_logits@1")
 
-    def case(kind: str, vocab: int, rows: int, gap: int = 3) -> Case:
+
+def adjust_logits_verify(grid: Grid) -> Iterator[Case]:
+    """The same; among the guesses of a row are tokens that come twice, that were seen before, and
+    that are none."""
+    yield from _adjusted(grid, "adjust_logits_verify@1")
+
+
+def _adjusted(grid: Grid, op: str) -> Iterator[Case]:
+    def case(kind: str, vocab: int, rows: int, gap: int = 3, longest: int = 3) -> Case:
         def make(inputs: Inputs) -> Call:
             slots = rows + 2
             padded = min(rows, SENTINEL_TWICE) if rows > SENTINEL_TWICE else 0
             slot = [i + 1 for i in inputs.order(rows - padded)] + [slots - 1] * padded
             if kind == "guesses":
-                slot = [1 + row // 3 for row in range(rows)]
+                slot = [1 + row // longest for row in range(rows)]
             logits = inputs.random(rows, vocab, dtype=torch.float32) * 5
             logits[inputs.integers(0, 9, rows, vocab) == 0] = -INFINITY
             logits[inputs.integers(0, 9, rows, vocab) == 0] = 0.0
@@ -50,12 +59,14 @@ def adjust_logits(grid: Grid) -> Iterator[Case]:
                 asked.zero_()
             asked[-1] = 0
             penalties, biases = _records(inputs, kind, slots, vocab)
+            guess = () if op == "adjust_logits@1" else (_guesses(inputs, rows, vocab),)
             return Call(
                 (
                     inputs.place(logits, gap),
                     inputs.normal(rows, vocab, gap=gap, dtype=torch.float32),
                     inputs.ints(slot, dtype=torch.int64),
                     position,
+                    *guess,
                     asked,
                     penalties,
                     _counts(inputs, slots, vocab, gap),
@@ -64,7 +75,7 @@ def adjust_logits(grid: Grid) -> Iterator[Case]:
             )
 
         name = f"{kind}-rows{rows}-{vocab}"
-        return Case(name, "adjust_logits@1", {"vocab": vocab}, make, rows)
+        return Case(name, op, {"vocab": vocab}, make, rows)
 
     yield case("mixed", grid.vocabs[0], 0)
     for vocab in grid.vocabs:
@@ -73,6 +84,7 @@ def adjust_logits(grid: Grid) -> Iterator[Case]:
     yield case("penalties", grid.vocabs[-1], 17)
     yield case("biases", grid.vocabs[-1], 9)
     yield case("guesses", grid.vocabs[-1], 9)
+    yield case("guesses", grid.vocabs[-1], 40, longest=13)
     yield case("idle", grid.vocabs[-1], 9)
 
 
@@ -108,6 +120,12 @@ def _counts(inputs: Inputs, slots: int, vocab: int, gap: int) -> torch.Tensor:
     some = torch.where(seen < 4, seen, 0)
     some[seen == 4] = 2 * 4097  # the greatest product with a penalty that is rounded
     return inputs.place(some, gap)
+
+
+def _guesses(inputs: Inputs, rows: int, vocab: int) -> torch.Tensor:
+    """[E]: half of them the same few tokens."""
+    few = inputs.integers(0, min(vocab, 4), rows)
+    return inputs.place(torch.where(few % 2 == 0, few, inputs.integers(-1, vocab + 1, rows)))
 
 
 def _penalties(inputs: Inputs, slots: int) -> torch.Tensor:
