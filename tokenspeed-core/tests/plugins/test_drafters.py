@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from tokenspeed.plugins.choose.drafters import with_drafter
+from tokenspeed.plugins.choose.drafters import find_drafter, with_drafter
 from tokenspeed.plugins.discover.discovery import discover
 from tokenspeed.plugins.doctor.try_load import try_load
 from tokenspeed.plugins.errors import BrokenPromiseError, UnknownNameError
@@ -109,9 +109,12 @@ def test_an_installed_one_is_found(site):
 def test_one_that_is_named_as_the_engines_own_is_shown_as_what_it_is(site):
     site.provide("acme-echo", "drafter", "suffix", claims=("suffix",), number="1.0")
     site.platform("acme-gpu", "acme")
-    table = with_drafter(resolve_installed(), "suffix").table
-    (row,) = [row for row in table if row.role == "drafter"]
+    resolution = resolve_installed()
+    (row,) = [r for r in with_drafter(resolution, "suffix").table if r.role == "drafter"]
     assert row.owner == "acme-echo 1.0"
+    (installed,) = resolution.plan.of("drafter")
+    assert find_drafter("suffix", [installed]) is installed, "as the engine finds it"
+    assert find_drafter("suffix", []) is None
 
 
 @pytest.mark.parametrize("number", ["0.1", "1.1", "2.0"])

@@ -10,7 +10,7 @@ import numpy as np
 from tokenspeed_sdk.contracts.drafter import DrafterLimits
 
 from tokenspeed._drafts import SuffixDrafter
-from tokenspeed.plugins.choose.drafters import SUFFIX
+from tokenspeed.plugins.choose.drafters import SUFFIX, find_drafter
 from tokenspeed.registry.drafters import read_drafter
 
 if TYPE_CHECKING:
@@ -68,18 +68,15 @@ def choose_drafter(config: EngineConfig, installed: Sequence[Planned]) -> Backen
         installed: drafters of plugins.
 
     Raises:
-        ValueError: there is none of that name; or the folder of a model is given where there is
-            none, or missing where there is one.
+        UnknownNameError: there is none of that name; the launch has looked before.
+        ValueError: the folder of a model is given where there is none, or missing where there is
+            one.
         LoadError, BrokenPromiseError: it is a plugin's, and that one is at fault.
     """
-    name = config.drafter
-    if name is None:
+    if config.drafter is None:
         return None
-    names = [Suffix.name, *sorted(planned.name for planned in installed)]
-    if name not in names:
-        raise ValueError(f"--drafter {name} is not installed; there are: {', '.join(names)}")
-    found = [read_drafter(planned) for planned in installed if planned.name == name]
-    backend: Backend = found[0] if found else Suffix()
+    planned = find_drafter(config.drafter, installed)
+    backend: Backend = Suffix() if planned is None else read_drafter(planned)
     _check_model(backend, config)
     return backend
 

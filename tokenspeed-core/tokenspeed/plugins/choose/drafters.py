@@ -5,11 +5,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tokenspeed.plugins.choose.decision import Decision
 from tokenspeed.plugins.choose.resolve import Resolution
 from tokenspeed.plugins.errors import UnknownNameError
 from tokenspeed.version import engine_version
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tokenspeed.plugins.plan import Planned
 
 SUFFIX = "suffix"
 """The engine's own."""
@@ -22,13 +28,22 @@ def with_drafter(resolution: Resolution, name: str | None) -> Resolution:
     """
     if name is None:
         return resolution
-    owners = {SUFFIX: f"tokenspeed-core {engine_version()}"}
-    owners |= {p.name: p.owner for p in resolution.plan.of("drafter")}  # whose the engine prefers
-    if name not in owners:
+    planned = find_drafter(name, resolution.plan.of("drafter"))
+    owner = f"tokenspeed-core {engine_version()}" if planned is None else planned.owner
+    row = Decision("drafter", name, owner, f"--drafter {name}")
+    return replace(resolution, others=(row, *resolution.others))
+
+
+def find_drafter(name: str, installed: Sequence[Planned]) -> Planned | None:
+    """The plugin's drafter of that name, which goes before the engine's own; None: that one.
+
+    UnknownNameError: there is none.
+    """
+    found = {planned.name: planned for planned in installed}
+    if name not in {SUFFIX, *found}:
         raise UnknownNameError(
             f'no drafter "{name}" is installed',
             where=f"--drafter {name}",
-            fix=f"give one of {', '.join(sorted(owners))}, or leave it out",
+            fix=f"give one of {', '.join(sorted({SUFFIX, *found}))}, or leave it out",
         )
-    row = Decision("drafter", name, owners[name], f"--drafter {name}")
-    return replace(resolution, others=(row, *resolution.others))
+    return found.get(name)
