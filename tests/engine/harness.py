@@ -23,7 +23,7 @@ from tokenspeed._scheduler import (
     max_transfer_pages,
 )
 from tokenspeed.cache.host_pool import HostPool
-from tokenspeed.cache.slab import Slab
+from tokenspeed.cache.slab import Beside, Slab
 from tokenspeed.cache.transfers import PageMover
 from tokenspeed.engine.buffers import Limits
 from tokenspeed.engine.device_step import DeviceStep
@@ -37,7 +37,9 @@ from tokenspeed.front.logprobs import TokenLogprobs, read_logprobs, read_prompt_
 from tokenspeed.messages import EngineInput, EngineOutput, FromEngine, Sampling, Submit
 from tokenspeed_models.eagle3 import Eagle3
 from tokenspeed_models.llama import LlamaForCausalLM
+from tokenspeed_sdk.contracts.drafter import DraftModel
 from tokenspeed_sdk.contracts.kernel import KernelResolver
+from tokenspeed_sdk.contracts.model import CacheGroup, Model
 from tokenspeed_sdk.contracts.platform import Device
 from tokenspeed_sdk.modeling import BuildContext, load_weights
 from tokenspeed_sdk.ops import ReferenceResolver
@@ -134,48 +136,92 @@ class Engine:
         return mailbox
 
 
-@contextmanager
-def engine(
-    folder: Path,
-    device: Device,
-    *,
-    pages: int = 128,
-    page_size: int = 4,
-    max_seqs: int = 8,
-    max_step_tokens: int = 64,
-    prefix_cache: bool = True,
-    graphs: bool = True,
-    kernels: KernelResolver | None = None,
-    dtype: str = "float32",
-    host_pages: int = 0,
-    mover_device: Device | None = None,
-    kv_events: bool = False,
-    quantization: str | None = None,
-    kv_dtype: str | None = None,
-    row_tokens: int = 1,
-    head: Path | None = None,
-) -> Iterator[Engine]:
-    """A tiny engine that verifies its page tables in every step.
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What tests vary.
 
-    Without ``kernels`` it runs on references; float64 would hide nothing, float32 is what serves.
-
-    Args:
+    Attributes:
+        kernels: whose kernels run; None: the references. float64 would hide nothing, float32 is
+            what serves.
         mover_device: whose streams move pages to and from the host tier; None: the device's.
         head: folder of an EAGLE-3 head that guesses.
     """
+
+    pages: int = 128
+    page_size: int = 4
+    max_seqs: int = 8
+    max_step_tokens: int = 64
+    prefix_cache: bool = True
+    graphs: bool = True
+    kernels: KernelResolver | None = None
+    dtype: str = "float32"
+    host_pages: int = 0
+    mover_device: Device | None = None
+    kv_events: bool = False
+    quantization: str | None = None
+    kv_dtype: str | None = None
+    row_tokens: int = 1
+    head: Path | None = None
+
+    @property
+    def max_model_len(self) -> int:
+        return min(CONTEXT, self.pages * self.page_size)
+
+
+@contextmanager
+def engine(folder: Path, device: Device, **options: Any) -> Iterator[Engine]:
+    """A tiny engine that verifies its page tables in every step; ``options``: of ``Options``."""
+    asked = Options(**options)
+    loaded = _load(folder, device, asked)
+    groups, dtype = loaded.groups, loaded.context.cache_dtype
+    slab = Slab(device, groups, asked.page_size, asked.pages, dtype, loaded.beside)
+    planning = _planning(asked)
+    limits = _limits(asked, planning, groups=len(groups), vocab=loaded.vocab)
+    step = DeviceStep(
+        loaded.model,
+        device,
+        loaded.context,
+        [slab.layers(group) for group in groups],
+        limits,
+        loaded.vocab,
+        Drafting.of(loaded.draft_model, slab, groups[0]),
+    )
+    mover = None
+    if asked.host_pages:
+        pool = HostPool(device, asked.host_pages, slab.page_bytes, block_bytes=5 * slab.page_bytes)
+        mover = PageMover(asked.mover_device or device, slab, pool)
+    executor = Executor(step, device, limits, slab, mover, graphs=asked.graphs, page_tables=True)
+    yield Engine(Scheduler(planning), executor, folder, asked.kv_events)
+    executor.close()
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A model with its weights, and the head beside it, if it has one."""
+
+    model: Model
+    context: BuildContext
+    groups: tuple[CacheGroup, ...]
+    vocab: int
+    draft_model: DraftModel | None
+    beside: Beside | None
+
+
+def _load(folder: Path, device: Device, asked: Options) -> _Loaded:
     raw = json.loads((folder / "config.json").read_text())
     config = LlamaForCausalLM.read_config(raw)
+    head = asked.head
     drafts = None if head is None else DraftFolder.read(Eagle3(), str(head), raw, weights=True)
     context = BuildContext(
-        kernels=kernels or ReferenceResolver(),
+        kernels=asked.kernels or ReferenceResolver(),
         device=device.capabilities,
         torch_device=device.torch_device,
-        dtype=dtype,
+        dtype=asked.dtype,
         max_model_len=CONTEXT,
-        page_size=page_size,
-        quantization=quantization,
-        kv_dtype=kv_dtype,
-        row_tokens=row_tokens,
+        page_size=asked.page_size,
+        quantization=asked.quantization,
+        kv_dtype=asked.kv_dtype,
+        row_tokens=asked.row_tokens,
         taps=() if drafts is None else drafts.taps,
     )
     model = LlamaForCausalLM.build(config, context)
@@ -185,42 +231,37 @@ def engine(
     beside = None
     if drafts is not None and draft_model is not None:
         drafts.load(draft_model)
-        beside = drafts.beside(dtype)
+        beside = drafts.beside(asked.dtype)
     groups = LlamaForCausalLM.cache_groups(config)
-    slab = Slab(device, groups, page_size, pages, context.cache_dtype, beside)
-    max_model_len = min(CONTEXT, pages * page_size)
-    planning = Config(
-        groups=[CacheGroupConfig("full", page_size)],
-        num_pages=pages,
-        max_seqs=max_seqs,
-        max_model_len=max_model_len,
-        max_step_tokens=max_step_tokens,
-        prefix_cache=prefix_cache,
-        host_pages=host_pages,
-        kv_events=kv_events,
-        max_row_tokens=row_tokens,
+    return _Loaded(model, context, groups, config.vocab, draft_model, beside)
+
+
+def _planning(asked: Options) -> Config:
+    return Config(
+        groups=[CacheGroupConfig("full", asked.page_size)],
+        num_pages=asked.pages,
+        max_seqs=asked.max_seqs,
+        max_model_len=asked.max_model_len,
+        max_step_tokens=asked.max_step_tokens,
+        prefix_cache=asked.prefix_cache,
+        host_pages=asked.host_pages,
+        kv_events=asked.kv_events,
+        max_row_tokens=asked.row_tokens,
     )
-    limits = Limits(
-        sequences=max_seqs,
-        tokens=max_step_tokens,
-        groups=len(groups),
-        max_kv_len=max_model_len,
-        page_size=page_size,
+
+
+def _limits(asked: Options, planning: Config, *, groups: int, vocab: int) -> Limits:
+    return Limits(
+        sequences=asked.max_seqs,
+        tokens=asked.max_step_tokens,
+        groups=groups,
+        max_kv_len=asked.max_model_len,
+        page_size=asked.page_size,
         copies=max_copies(planning),
         transfer_pages=max_transfer_pages(planning),
-        mask_words=-(-config.vocab // 32),
-        row_tokens=row_tokens,
+        mask_words=-(-vocab // 32),
+        row_tokens=asked.row_tokens,
     )
-    caches = [slab.layers(group) for group in groups]
-    drafting = Drafting.of(draft_model, slab, groups[0])
-    step = DeviceStep(model, device, context, caches, limits, config.vocab, drafting)
-    mover = None
-    if host_pages:
-        pool = HostPool(device, host_pages, slab.page_bytes, block_bytes=5 * slab.page_bytes)
-        mover = PageMover(mover_device or device, slab, pool)
-    executor = Executor(step, device, limits, slab, mover, graphs=graphs, page_tables=True)
-    yield Engine(Scheduler(planning), executor, folder, kv_events)
-    executor.close()
 
 
 def submit(
