@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import save_file
 from tokenspeed_sdk.contracts.kernel import Binding, CallSite
 from tokenspeed_sdk.contracts.model import CacheGroup
-from tokenspeed_sdk.modeling import BuildContext, CausalLM, Graph, Mesh, WeightError, load_weights
+from tokenspeed_sdk.modeling import CausalLM, Graph, Mesh, WeightError, load_weights
 from tokenspeed_sdk.modeling.compiler import GraphError
 from tokenspeed_sdk.modeling.layers import Embedding, Head, Linear, RowLinear
 from tokenspeed_sdk.ops import ReferenceResolver
-from tokenspeed_sdk.testing.model.runner import plain_device
+from tokenspeed_sdk.testing.model.runner import plain_context
 
 VOCAB, HIDDEN = 7, 4
 
@@ -65,8 +65,7 @@ class PackingResolver:
 
 
 def build(resolver: Any, mesh: Mesh | None = None, **config: bool) -> Toy:
-    context = BuildContext(resolver, plain_device(), "cpu", "float32", 8, 4, mesh=mesh or Mesh())
-    return Toy.build(config, context)
+    return Toy.build(config, plain_context(kernels=resolver, mesh=mesh or Mesh()))
 
 
 @pytest.fixture
@@ -126,6 +125,6 @@ def test_several_ranks_need_collectives() -> None:
 
 
 def test_unknown_dtype() -> None:
-    context = BuildContext(ReferenceResolver(), plain_device(), "cpu", "int4", 8, 4)
+    context = plain_context("int4")
     with pytest.raises(ValueError, match="dtype 'int4' is unknown; use one of float32"):
         Toy.build({}, context)

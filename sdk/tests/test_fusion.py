@@ -36,7 +36,7 @@ from tokenspeed_sdk.modeling.layers.fused import (
     RopeAttention,
 )
 from tokenspeed_sdk.ops import OPS, ReferenceResolver
-from tokenspeed_sdk.testing.model.runner import ModelRunner, PagedCache, plain_device
+from tokenspeed_sdk.testing.model.runner import ModelRunner, PagedCache, plain_context
 
 HIDDEN, INTER, VOCAB, EPS = 8, 12, 11, 0.03
 SHAPE = {"heads": 4, "kv_heads": 2, "head_dim": 4}
@@ -135,7 +135,7 @@ FUSED = [
 
 
 def context_of(resolver: Any, mesh: Mesh | None = None) -> BuildContext:
-    return BuildContext(resolver, plain_device(), "cpu", "float32", 64, 4, mesh=mesh or Mesh())
+    return plain_context(kernels=resolver, mesh=mesh or Mesh())
 
 
 def graph_of(context: BuildContext, inputs: tuple[str, ...] = (), **config: Any) -> Graph:

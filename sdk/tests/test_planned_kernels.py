@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 from tokenspeed_sdk.contracts.kernel import Binding, CallSite, HostStep
-from tokenspeed_sdk.modeling import BuildContext, CacheView, ForwardBatch
+from tokenspeed_sdk.modeling import CacheView, ForwardBatch
 from tokenspeed_sdk.modeling.layers import Attention
 from tokenspeed_sdk.modeling.layers.attention import CachePlace
 from tokenspeed_sdk.modeling.rows import split_rows
 from tokenspeed_sdk.ops import ReferenceResolver
-from tokenspeed_sdk.testing.model.runner import plain_device
+from tokenspeed_sdk.testing.model.runner import plain_context
 
 
 @dataclass
@@ -51,7 +51,7 @@ class PlanningResolver(ReferenceResolver):
 
 
 def attention(resolver: ReferenceResolver, index: int) -> Attention:
-    context = BuildContext(resolver, plain_device(), "cpu", "float32", 16, 4)
+    context = plain_context(kernels=resolver)
     shape = {"heads": 2, "kv_heads": 1, "head_dim": 4}
     return Attention(context, f"layer.{index}", **shape, cache=CachePlace(0, index))
 

@@ -23,9 +23,9 @@ from tokenspeed_sdk.modeling import (
 from tokenspeed_sdk.modeling.layers.attention import Attention, CachePlace
 from tokenspeed_sdk.modeling.layers.embedding import Embedding, Head
 from tokenspeed_sdk.modeling.layers.linear import Linear
-from tokenspeed_sdk.ops import ReferenceResolver, int8
+from tokenspeed_sdk.ops import int8
 from tokenspeed_sdk.ops.fp8 import DTYPE, dequantize_weight, quantize_weight
-from tokenspeed_sdk.testing.model.runner import plain_device
+from tokenspeed_sdk.testing.model.runner import plain_context
 
 FP8 = {
     "quant_method": "fp8",
@@ -38,9 +38,7 @@ K = 192
 
 
 def context(quantization: str) -> BuildContext:
-    return BuildContext(
-        ReferenceResolver(), plain_device(), "cpu", "float32", 8, 4, quantization=quantization
-    )
+    return plain_context(quantization=quantization)
 
 
 def linear(parts: dict[str, int] | None = None, quantization: str = "fp8") -> Linear:
@@ -93,7 +91,7 @@ def test_other_formats_are_refused(change: dict[str, Any], problem: str) -> None
 
 def test_contexts_know_their_formats() -> None:
     with pytest.raises(ValueError, match="kv_dtype must be 'float8_e4m3fn' or None; got 'fp8'"):
-        BuildContext(ReferenceResolver(), plain_device(), "cpu", "float32", 8, 4, kv_dtype="fp8")
+        plain_context(kv_dtype="fp8")
     with pytest.raises(ValueError, match="quantization must be 'fp8', 'int8' or None; got 'int4'"):
         context("int4")
 
@@ -219,9 +217,7 @@ def test_dummy_codes_are_finite_and_as_large_as_other_weights(
 
 
 def attention(kv_dtype: str | None) -> WeightMap:
-    context = BuildContext(
-        ReferenceResolver(), plain_device(), "cpu", "float32", 8, 4, kv_dtype=kv_dtype
-    )
+    context = plain_context(kv_dtype=kv_dtype)
     place = CachePlace(0, 0)
     layer = Attention(context, "attn.attend", heads=2, kv_heads=1, head_dim=8, cache=place)
     weights = WeightMap()

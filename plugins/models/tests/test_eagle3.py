@@ -13,11 +13,10 @@ import pytest
 import torch
 from tokenspeed_models.eagle3 import Eagle3, Eagle3Head
 from tokenspeed_sdk.contracts.model import CacheGroup
-from tokenspeed_sdk.modeling import BuildContext, WeightError, load_dummy
-from tokenspeed_sdk.ops import ReferenceResolver
+from tokenspeed_sdk.modeling import WeightError, load_dummy
 from tokenspeed_sdk.testing import TINY_CONFIG, draft_model_conformance
 from tokenspeed_sdk.testing.drafter.played_target import PlayedTarget
-from tokenspeed_sdk.testing.model.runner import plain_device
+from tokenspeed_sdk.testing.model.runner import plain_context
 
 TARGET = dict(TINY_CONFIG, num_hidden_layers=8)
 CONFIG = {
@@ -38,15 +37,7 @@ test_whole_vocabulary = draft_model_conformance(
 
 def build(tensors: tuple[str, ...] = (), **fields: Any) -> Eagle3Head:
     config = Eagle3().read_config({**CONFIG, **fields}, TARGET)
-    context = BuildContext(
-        kernels=ReferenceResolver(),
-        device=plain_device(),
-        torch_device="cpu",
-        dtype="float32",
-        max_model_len=64,
-        page_size=4,
-    )
-    return Eagle3().build(config, context, PlayedTarget(TARGET, config.taps), tensors)
+    return Eagle3().build(config, plain_context(), PlayedTarget(TARGET, config.taps), tensors)
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenspeed_models.llama import EntryClass
 from tokenspeed_sdk.contracts.model import CacheGroup
-from tokenspeed_sdk.modeling import BuildContext, Graph, Mesh, load_weights
+from tokenspeed_sdk.modeling import Graph, Mesh, load_weights
 from tokenspeed_sdk.modeling.causal_lm import INPUTS, OUTPUT
 from tokenspeed_sdk.modeling.compiler import CollectiveLayer, compile_graph
-from tokenspeed_sdk.ops import ReferenceResolver
 from tokenspeed_sdk.testing import TINY_CONFIG, model_conformance, save_tiny_checkpoint
-from tokenspeed_sdk.testing.model.runner import plain_device
+from tokenspeed_sdk.testing.model.runner import plain_context
 from transformers import LlamaForCausalLM
 
 LLAMA3_ROPE = {
@@ -75,8 +74,7 @@ def test_refused(change: dict[str, Any], message: str) -> None:
 
 
 def build() -> EntryClass:
-    context = BuildContext(ReferenceResolver(), plain_device(), "cpu", "float32", 8, 4)
-    return EntryClass.build(EntryClass.read_config(TINY_CONFIG), context)
+    return EntryClass.build(EntryClass.read_config(TINY_CONFIG), plain_context())
 
 
 def test_rotary_buffers_of_old_checkpoints_are_ignored(tmp_path: Path) -> None:

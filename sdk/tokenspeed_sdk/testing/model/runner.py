@@ -38,6 +38,19 @@ def plain_device(dtype: str = "float32") -> Capabilities:
     return Capabilities("cpu", "any", (dtype,), frozenset(), 1)
 
 
+def plain_context(dtype: str = "float32", **fields: Any) -> BuildContext:
+    """For models on references, on a plain device; ``fields`` of it that are to be others."""
+    plain = {
+        "kernels": ReferenceResolver(),
+        "device": plain_device(dtype),
+        "torch_device": "cpu",
+        "dtype": dtype,
+        "max_model_len": 64,
+        "page_size": 4,
+    }
+    return BuildContext(**{**plain, **fields})
+
+
 class PagedCache:
     """The pages and page tables of one model, all cache groups alike."""
 
@@ -137,6 +150,7 @@ class ModelRunner:
         seed: int = 0,
         dead_rows: int = 0,
         quantization: str | None = None,
+        taps: tuple[int, ...] = (),
     ) -> ModelRunner:
         """Build a model from config.json and weights of a folder, on references by default."""
         text = (Path(folder) / "config.json").read_text(encoding="utf-8")
@@ -149,6 +163,7 @@ class ModelRunner:
             max_model_len=max_model_len,
             page_size=page_size,
             quantization=quantization,
+            taps=taps,
         )
         model = entry.build(config, context)
         load_weights(model.weight_map(), folder)

@@ -10,12 +10,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from tokenspeed_sdk.modeling.context import BuildContext
 from tokenspeed_sdk.modeling.loader import LoadReport, load_weights
 from tokenspeed_sdk.modeling.weights import WeightError, WeightMap
-from tokenspeed_sdk.ops.reference import ReferenceResolver
 from tokenspeed_sdk.testing.model.oracle import WEIGHTS_FILE, Oracle
-from tokenspeed_sdk.testing.model.runner import plain_device
+from tokenspeed_sdk.testing.model.runner import plain_context
 
 
 def check_weights_loaded_once(oracle: Oracle, scratch: Path) -> None:
@@ -82,15 +80,8 @@ def check_tied_tensors(oracle: Oracle, scratch: Path) -> None:
 
 
 def _weight_map(oracle: Oracle) -> WeightMap:
-    context = BuildContext(
-        kernels=ReferenceResolver(),
-        device=plain_device(),
-        torch_device="cpu",
-        dtype="float32",
-        max_model_len=16,
-        page_size=4,
-    )
-    return oracle.entry.build(oracle.entry.read_config(oracle.config), context).weight_map()
+    config = oracle.entry.read_config(oracle.config)
+    return oracle.entry.build(config, plain_context()).weight_map()
 
 
 def _tensors(oracle: Oracle) -> dict[str, torch.Tensor]:
