@@ -26,18 +26,22 @@ if TYPE_CHECKING:
 
 def dry_steps(step: DeviceStep, device: Device, limits: Limits, sizes: Sequence[int]) -> None:
     """Run a decode and a prefill step of each size that fits, and wait for them; where rows may
-    have guesses, also a step of decode rows with as many as they may have.
+    have guesses, also a step of decode rows with some.
 
     Args:
-        sizes: rows of the decode steps, tokens of the prefill step.
+        sizes: rows of the steps of decode rows, tokens of the prefill step.
 
     Raises what a kernel raised.
     """
     buffers = StepBuffers(device, StepLayout(limits), limits)
+    done: set[StepShape] = set()
     with closing(device.stream()) as stream:
         for size in sizes:
             for fill in (_decode, _prefill, *([_verify] if limits.row_tokens > 1 else [])):
                 shape = fill(buffers, limits, size)
+                if shape in done:  # there is room for no more
+                    continue
+                done.add(shape)
                 stream.run(partial(step.upload, buffers))
                 stream.run(partial(step.run, shape, buffers.arrays))
                 if limits.mask_words:
@@ -62,8 +66,11 @@ def _decode(buffers: StepBuffers, limits: Limits, rows: int) -> StepShape:
 
 
 def _verify(buffers: StepBuffers, limits: Limits, rows: int) -> StepShape:
-    """Rows with as many guesses as they may have, which are drawn behind."""
-    each = min(limits.row_tokens, limits.max_kv_len)
+    """Rows with two guesses: one that follows a token, and one that follows a guess. More would be
+    slower and call no other kernel: kernels are chosen by numbers of rows, and three tokens a row
+    lie in every bucket of those but that of one.
+    """
+    each = min(3, limits.row_tokens, limits.max_kv_len)
     rows = max(1, min(rows, limits.sequences, limits.tokens // each))
     _fill(buffers, limits, starts=each * np.arange(rows + 1), kv_len=each)
     emits = each * rows
