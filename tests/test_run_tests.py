@@ -41,9 +41,9 @@ def test_a_failure_stops_only_what_needs_the_step(
     runner.run()
     assert not runner.report()
     said, _, summary = capsys.readouterr().out.partition("== all steps")
-    assert "== broken: FAILED (3) after 0 s\nwhy it is broken\n" in said
+    assert "== broken: FAILED (3) after 0 s, 0 s of CPU\nwhy it is broken\n" in said
     assert "not reached" not in said
-    assert "broken: FAILED (3) after 0 s; its output: logs/broken.log" in summary
+    assert "broken: FAILED (3) after 0 s, 0 s of CPU; its output: logs/broken.log" in summary
     assert "stands on it: NOT RUN, it needs broken" in summary
     assert "first: passed" in summary
     assert "other/one: passed" in summary

@@ -11,6 +11,7 @@ all that is wrong. Standard library only.
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 import shutil
 import signal
@@ -53,6 +54,7 @@ class Run:
     log: Path
     start: float
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
     @property
     def passed(self) -> bool:
@@ -60,7 +62,7 @@ class Run:
 
     def __str__(self) -> str:
         verdict = "passed" if self.passed else f"FAILED ({self.process.returncode})"
-        return f"{self.step.name}: {verdict} after {self.seconds:.0f} s"
+        return f"{self.step.name}: {verdict} after {self.seconds:.0f} s, {self.cpu_seconds:.0f} s of CPU"
 
 
 class Runner:
@@ -117,7 +119,11 @@ class Runner:
         return Run(step, process, log, time.monotonic())
 
     def _reap(self) -> None:
-        for run in [run for run in self._running if run.process.poll() is not None]:
+        for run in [*self._running]:
+            before = cpu_seconds_of_ended()
+            if run.process.poll() is None:
+                continue
+            run.cpu_seconds = cpu_seconds_of_ended() - before
             run.seconds = time.monotonic() - run.start
             self._running.remove(run)
             self.ended.append(run)
@@ -147,6 +153,12 @@ class Runner:
         for step in self.waiting:
             print(f"{step.name}: NOT RUN, it needs {', '.join(step.needs)}")
         return not self.waiting and all(run.passed for run in self.ended)
+
+
+def cpu_seconds_of_ended() -> float:
+    """Of all steps that have ended, with the processes that they waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 SETUP = '"$PYTHON" tools/setup_env.py --venv "$VENV"'
