@@ -62,7 +62,8 @@ class Run:
 
     def __str__(self) -> str:
         verdict = "passed" if self.passed else f"FAILED ({self.process.returncode})"
-        return f"{self.step.name}: {verdict} after {self.seconds:.0f} s, {self.cpu_seconds:.0f} s of CPU"
+        took = f"{self.seconds:.0f} s, {self.cpu_seconds:.0f} s of CPU"
+        return f"{self.step.name}: {verdict} after {took}"
 
 
 class Runner:
