@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Small loads: the machine is shared."""
+"""Small loads: the machine is shared. And a module that several tests import."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # mutants is a module of its own
 
 
 @pytest.fixture(autouse=True)
