@@ -182,6 +182,24 @@ def test_an_answer_ends_at_its_stop_token_within_guesses(tiny_llama: Path, devic
 
 
 ALWAYS = 1 << 30
+BANNED = tuple(Bias(token, float("-inf"), 37) for token in range(0, 60, 2))
+TOLD: list[dict[str, Any]] = [
+    {"logprobs": 3},
+    {"biases": (Bias(7, 3.0, ALWAYS), *BANNED), "logprobs": 0},
+    {},
+    {"logprobs": 20},
+    {"biases": BANNED},
+]
+"""What requests ask of their logits."""
+
+
+def telling(temperature: float) -> list[Submit]:
+    """A request of each kind of TOLD, its prompt as long as the others'."""
+    asked = [[*prompt[:3], *range(21)] for prompt in prompts(len(TOLD), seed=19)]
+    return [
+        submit(n, p, 30, sampling=Sampling(temperature, 30, 1.0, 0.0, n, **kind))
+        for n, (p, kind) in enumerate(zip(asked, TOLD, strict=True))
+    ]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9], ids=["greedy", "sampled"])
@@ -190,19 +208,7 @@ def test_log_probabilities_and_biases_are_those_without_guesses(
 ) -> None:
     """Of every token that counts, and of no other; a bias holds up to its position, wherever that
     lies in a row of guesses."""
-    banned = tuple(Bias(token, float("-inf"), 37) for token in range(0, 60, 2))
-    kinds: list[dict[str, Any]] = [
-        {"logprobs": 3},
-        {"biases": (Bias(7, 3.0, ALWAYS), *banned), "logprobs": 0},
-        {},
-        {"logprobs": 20},
-        {"biases": banned},
-    ]
-    asked = [[*prompt[:3], *range(21)] for prompt in prompts(len(kinds), seed=19)]
-    submits = [
-        submit(n, p, 30, sampling=Sampling(temperature, 30, 1.0, 0.0, n, **kind))
-        for n, (p, kind) in enumerate(zip(asked, kinds, strict=True))
-    ]
+    submits = telling(temperature)
     for name in ("delaying", "replaying"):
         device = request.getfixturevalue(name)
         plain, _ = run(tiny_llama, device, submits)
@@ -214,7 +220,7 @@ def test_log_probabilities_and_biases_are_those_without_guesses(
             assert speculation.accepted > 60
             for n, answer in answers.items():
                 check_equal(answer.logprobs, plain[n].logprobs)
-                assert len(answer.logprobs) == (30 if "logprobs" in kinds[n] else 0)
+                assert len(answer.logprobs) == (30 if "logprobs" in TOLD[n] else 0)
 
 
 def check_equal(

@@ -19,15 +19,13 @@ from test_draft_model import ask, teach
 from test_draft_model import run as run_head
 from test_grammar import Library, first, matcher, new
 from test_penalized_guesses import KINDS, LENGTH, asking, guessed_for, guessing, tokens_of
-from test_speculation import MOST, VOCABULARY, Knowing, check_equal, prompts
+from test_speculation import MOST, VOCABULARY, Knowing, check_equal, prompts, telling
 from tokenspeed.engine.grammar import GrammarLoader, Grammars
 from tokenspeed.engine.speculation import Speculation
-from tokenspeed.messages import Bias, Sampling
 
 pytestmark = pytest.mark.gpu
 
 EDITS = Path(__file__).parents[2] / "bench" / "edits" / "edits.jsonl"
-ALWAYS = 1 << 30
 TIE = {"float32": 1e-4, "bfloat16": 0.25}
 """The two best logits in float32 are nearer than this: what sums in another order may swap."""
 
@@ -86,19 +84,7 @@ def test_random_traffic_is_answered_as_without_guesses(
 def test_draws_biases_and_log_probabilities_are_those_without_guesses(
     gpu: Any, kernels: Any, small_llama: Path, graphs: bool, temperature: float
 ) -> None:
-    banned = tuple(Bias(token, float("-inf"), 37) for token in range(0, 60, 2))
-    kinds: list[dict[str, Any]] = [
-        {"logprobs": 3},
-        {"biases": (Bias(7, 3.0, ALWAYS), *banned), "logprobs": 0},
-        {},
-        {"logprobs": 20},
-        {"biases": banned},
-    ]
-    asked = [[*prompt[:3], *range(21)] for prompt in prompts(len(kinds), seed=19)]
-    submits = [
-        submit(n, p, 30, sampling=Sampling(temperature, 30, 1.0, 0.0, n, **kind))
-        for n, (p, kind) in enumerate(zip(asked, kinds, strict=True))
-    ]
+    submits = telling(temperature)
     options = {"kernels": kernels, "graphs": graphs}
     with engine(small_llama, gpu, **options) as it:
         plain = it.run(all_at_once(submits)).answers
