@@ -14,9 +14,8 @@ import eagle
 import pytest
 import torch
 from tokenspeed_models.eagle3 import Eagle3, Eagle3Head
-from tokenspeed_sdk.modeling import BuildContext, ForwardBatch, load_weights
-from tokenspeed_sdk.ops import ReferenceResolver
-from tokenspeed_sdk.testing.model.runner import PagedCache, plain_device
+from tokenspeed_sdk.modeling import ForwardBatch, load_weights
+from tokenspeed_sdk.testing.model.runner import PagedCache, plain_context
 
 TEXTS = [[5, 3, 88, 41, 7], list(range(20, 43)), [96] * 9]
 
@@ -54,15 +53,7 @@ def loaded(folder: Path, target: Path, table: torch.Tensor) -> tuple[Eagle3Head,
     backend = Eagle3()
     read = [json.loads((each / "config.json").read_text()) for each in (folder, target)]
     config = backend.read_config(*read)
-    context = BuildContext(
-        kernels=ReferenceResolver(),
-        device=plain_device(),
-        torch_device="cpu",
-        dtype="float32",
-        max_model_len=64,
-        page_size=4,
-    )
-    head = backend.build(config, context, Embedding(table), ())  # type: ignore[arg-type]
+    head = backend.build(config, plain_context(), Embedding(table), ())  # type: ignore[arg-type]
     load_weights(head.weight_map(), folder)
     head.prepare()
     options: dict[str, Any] = {"slots": 4, "pages_per_slot": 16, "page_size": 4, "seed": 0}

@@ -13,10 +13,9 @@ import torch
 from tokenspeed_sdk.contracts.drafter import DraftModel, DraftModelBackend
 from tokenspeed_sdk.modeling.batch import ForwardBatch
 from tokenspeed_sdk.modeling.config import ConfigReader
-from tokenspeed_sdk.modeling.context import BuildContext
 from tokenspeed_sdk.modeling.weights import WeightMap
 from tokenspeed_sdk.testing.drafter.launches import Launches
-from tokenspeed_sdk.testing.model.runner import ModelRunner, PagedCache, Row, plain_device
+from tokenspeed_sdk.testing.model.runner import ModelRunner, PagedCache, Row
 
 PAGE_SIZE, SLOTS, PAGES = 4, 6, 12
 """Of a slot: its pages."""
@@ -99,11 +98,9 @@ class DraftRunner(ModelRunner):
         own = backend.read_config(config, target)
         self.played = PlayedTarget(target, backend.taps(own))
         self.launches = Launches()
-        context = BuildContext(
+        context = plain_context(
+            DTYPE,
             kernels=self.launches.resolver,
-            device=plain_device(DTYPE),
-            torch_device="cpu",
-            dtype=DTYPE,
             max_model_len=PAGE_SIZE * PAGES,
             page_size=PAGE_SIZE,
             role="drafter",
