@@ -15,7 +15,7 @@ from tokenspeed_sdk.modeling.batch import ForwardBatch
 from tokenspeed_sdk.modeling.config import ConfigReader
 from tokenspeed_sdk.modeling.weights import WeightMap
 from tokenspeed_sdk.testing.drafter.launches import Launches
-from tokenspeed_sdk.testing.model.runner import ModelRunner, PagedCache, Row
+from tokenspeed_sdk.testing.model.runner import ModelRunner, PagedCache, Row, plain_context
 
 PAGE_SIZE, SLOTS, PAGES = 4, 6, 12
 """Of a slot: its pages."""
