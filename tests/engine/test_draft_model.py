@@ -325,7 +325,7 @@ def test_penalties_count_guesses_that_nobody_knew(taught: Taught, device: Device
     with engine(taught.target, device) as alone:
         wanted = tokens_of(alone.run(all_at_once(submits)).answers)
     assert wanted != taught.right
-    settings: dict[str, Any] = {"row_tokens": 1 + MOST, "head": taught.head, "graphs": False}
+    settings: dict[str, Any] = {"row_tokens": 1 + MOST, "head": taught.head}
     speculation = Speculation(GuessedInStep(), MOST, eagle.VOCAB, known=False, penalties=True)
     with engine(taught.target, device, kernels=ReferenceResolver(fuse=True), **settings) as it:
         answers = it.run(all_at_once(submits), speculation=speculation).answers
