@@ -92,7 +92,7 @@ async def test_a_constraint_that_kills_its_compiler_twice_is_refused(
     for text in ("die", "accept: die"):
         begin = len(starts)
         for _ in range(2):  # the second time it is known
-            with pytest.raises(InvalidRequest, match=r"ended 2 times, at last with status 3 while"):
+            with pytest.raises(InvalidRequest, match=r"2 times, .* status 3 while it worked on"):
                 await made.compile(regex(text))
         assert len(starts) - begin == 2
     assert (await made.compile(regex("a"))).compiled.data == b"one a"
@@ -126,7 +126,7 @@ SICK = """
 @pytest.mark.parametrize(
     ("ill", "starts_", "why"),
     [
-        ("os._exit(5)", 2, "it ended 2 times, at last with status 5 while it was opening"),
+        ("os._exit(5)", 2, "it ended 2 times, at last with status 5 before it worked on one"),
         ("raise OSError('no memory')", 1, "sick cannot be opened: OSError: no memory"),
         ("while True: pass", 1, "opening it took more than 2 s"),
         ("assert False, vocabulary", 1, "sick cannot be opened: AssertionError"),

@@ -44,6 +44,8 @@ TRIES = 2
 LAST_WORDS_S = 1.0
 """For a process that closed its end: its status says why."""
 
+_PHASES = {phase.encode(): phase for phase in (OPENING, COMPILING)}
+
 T = TypeVar("T")
 
 
@@ -56,7 +58,8 @@ class _EndedError(Exception):
 
     def __init__(self, how: str, phase: Phase) -> None:
         self.compiling = phase == COMPILING
-        super().__init__(f"{how} while it was {phase}")
+        when = "while it worked on the constraint" if self.compiling else "before it worked on one"
+        super().__init__(f"{how} {when}")
 
 
 class Compiler:
@@ -113,13 +116,12 @@ class Compiler:
     async def _compile(self, constraint: Constraint) -> Answer:
         process = await self._running()
         _write(process, msgspec.msgpack.encode(Job(constraint.kind, constraint.text)))
-        limits = {OPENING: OPEN_S, COMPILING: COMPILE_S}
-        phases = {phase.encode(): phase for phase in limits}
         while True:
-            message = await _within(limits[self._phase], lambda: _read(process))
-            if message not in phases:
+            limit = COMPILE_S if self._phase == COMPILING else OPEN_S
+            message = await _within(limit, lambda: _read(process))
+            if message not in _PHASES:
                 break
-            self._phase = phases[message]
+            self._phase = _PHASES[message]
         answer: Answer = msgspec.msgpack.decode(message, type=Answer)
         return answer
 
