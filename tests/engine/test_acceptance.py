@@ -40,32 +40,31 @@ def test_one_last_of_each_row(rows: list[list[tuple[int, int]]], dead: int) -> N
         for slot, row in enumerate(rows, 1)
         for place in range(len(row))
     ]
-    before = [
-        slot if place < last(row) else NOBODY
-        for slot, row in enumerate(rows, 1)
-        for place in range(len(row))
-    ]
+    before = [place < last(row) for row in rows for place in range(len(row))]
     found = find_accepted(torch.tensor(slots), guess.int(), token)
     living = len(expected)
     assert found.last[:living].tolist() == expected
     assert found.last[living:].tolist() == [NOBODY] * (dead - 1) + [sentinel] * (dead > 0)
     assert found.before[:living].tolist() == before
-    assert found.before[living:].tolist() == [sentinel] * (dead - 1) + [NOBODY] * (dead > 0)
 
 
-COUNTED = st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 6)), max_size=20)
+COUNTED = st.lists(
+    st.tuples(st.integers(1, 4), st.integers(0, 6), st.booleans())
+    | st.tuples(st.integers(0, 5), st.integers(-1, 6), st.just(False)),
+    max_size=20,
+)
+"""Slot, token, and whether it counts, which one that is none does not."""
 
 
 @settings(max_examples=100, deadline=None)
 @given(COUNTED)
-def test_tokens_are_counted_as_often_as_they_come(pairs: list[tuple[int, int]]) -> None:
-    """Of slots, several of one; a slot that is nobody's may hold anything."""
+def test_tokens_are_counted_as_often_as_they_come(drawn: list[tuple[int, int, bool]]) -> None:
+    """Several of one slot; slot 0 may hold anything."""
     limits = Limits(sequences=4, tokens=20, groups=1, max_kv_len=8, page_size=4, row_tokens=5)
     tables = Adjustments(CpuPlatform().open(), limits, 7)
     tables.counts.fill_(1)
-    given = [(slot, token) for slot, token in pairs if token >= 0 or slot == NOBODY]
-    columns = torch.tensor(given, dtype=torch.int64).view(-1, 2)
-    tables.count(columns[:, 0], columns[:, 1])
+    columns = torch.tensor(drawn, dtype=torch.int64).view(-1, 3)
+    tables.count(columns[:, 0], columns[:, 1], columns[:, 2].bool())
     for slot in range(1, 6):
         for token in range(7):
-            assert tables.counts[slot, token] == 1 + 2 * given.count((slot, token))
+            assert tables.counts[slot, token] == 1 + 2 * drawn.count((slot, token, True))

@@ -18,11 +18,11 @@ NOBODY = 0
 
 
 class Accepted(NamedTuple):
-    """Of each token, its slot in one of the two if it counts; NOBODY where it does not.
+    """The tokens that count are the last of each row, and those in front of it.
 
     Attributes:
-        last: [E] int64, of those behind which nothing of their rows counts.
-        before: [E] int64, of the others.
+        last: [E] int64, the slot behind whose row a token is the last that counts, else NOBODY.
+        before: [E] bool, whether it counts and the one behind it does, too.
     """
 
     last: torch.Tensor
@@ -30,7 +30,7 @@ class Accepted(NamedTuple):
 
 
 def find_accepted(slot: torch.Tensor, guess: torch.Tensor, token: torch.Tensor) -> Accepted:
-    """The tokens of each row that count.
+    """The tokens of rows that count.
 
     A token counts unless the guess that it was drawn behind, or one in front of that, is another
     than was drawn there. One that is none (-1) does not count either, but as the first of its row.
@@ -47,5 +47,4 @@ def find_accepted(slot: torch.Tensor, guess: torch.Tensor, token: torch.Tensor) 
     in_front = torch.where(follows, 0, missed).cummax(0).values  # it only rises, row to row too
     counts = missed == in_front
     goes_on = torch.nn.functional.pad((counts & follows)[1:], (0, 1))
-    last, before = (torch.where(counts & each, slot, NOBODY) for each in (~goes_on, goes_on))
-    return Accepted(last, before)
+    return Accepted(torch.where(counts & ~goes_on, slot, NOBODY), goes_on)

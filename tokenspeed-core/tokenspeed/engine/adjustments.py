@@ -71,12 +71,17 @@ class Adjustments:
             self._records[:, UNTILS:],
         )
 
-    def count(self, slot: torch.Tensor, token: torch.Tensor) -> None:
-        """Count tokens that were generated, [E] int64, each for its slot; several may be of one.
+    def count(self, slot: torch.Tensor, token: torch.Tensor, which: torch.Tensor) -> None:
+        """Count those of the tokens that were generated; several may be of one slot.
 
-        What stands in a slot that has no penalties is never read.
+        Others count in slot 0, which is nobody's. Counts of slots without penalties are never read.
+
+        Args:
+            slot, token: [E] int64.
+            which: [E] bool.
         """
-        at = slot * self.counts.shape[1] + token.clamp_min(0)  # nobody's may be none
+        place = torch.add(token, slot, alpha=self.counts.shape[1])
+        at = torch.where(which, place, 0)
         self.counts.view(-1).scatter_add_(0, at, self._twos[: len(at)])
 
     def load(self, slot: int, record: torch.Tensor, counts: torch.Tensor | None) -> None:

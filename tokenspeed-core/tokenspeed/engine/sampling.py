@@ -115,7 +115,7 @@ class Sampler:
         last = slot
         if guess is not None:
             last, before = find_accepted(slot, guess, token)
-            asked.count(before, token)
+            asked.count(slot, token, before)
         self._record(self._last_token, asked.counts, asked.penalties, last, token)
         wanted, found = inputs.wanted[:count, None], (each[:count] for each in asked.found)
         self._logprobs(asked.kept[:count], token, self._places[:count], wanted, *found)
