@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from aiohttp.test_utils import TestServer
 from tokenspeed.batch import client as module
 from tokenspeed.batch.client import FAULTS, Client, connected
 from tokenspeed.batch.errors import BatchError
-from tokenspeed.batch.lines import COMPLETIONS, URLS, Line
+from tokenspeed.batch.lines import COMPLETIONS, URLS, Line, read_lines
+from tokenspeed.batch.results import open_results
+from tokenspeed.batch.run import Progress, run
 
 SERVED = "served"
 
@@ -157,6 +160,28 @@ async def test_a_line_that_alone_is_refused_is_in_error_after_its_time(
     others = [body for body in played.bodies if "refused" not in body]
     assert others == [{"model": SERVED, "max_tokens": 1} | module._SMALLEST[url]] * FAULTS
     assert "refused" not in played.bodies[-1], "not asked again after the last one"
+
+
+async def test_a_run_goes_on_behind_a_line_that_alone_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In order, and the next run has nothing left to ask."""
+    monkeypatch.setattr(module, "BUSY_S", dict.fromkeys(module.BUSY_S, 0.0))
+    source, output, errors = (tmp_path / name for name in ("in", "out", "errors"))
+    refused = line(refused=503).content or b""
+    good = line().content or b""
+    source.write_bytes(b"\n".join([good, refused, good, good]))
+    for answered, asked in ((0, 4 + 2 * FAULTS - 1), (3, 0)):
+        played = Played()
+        with open_results(source, output, errors, overwrite=False) as results:
+            assert (results.done.answered, results.done.complete) == (answered, answered > 0)
+            async with client_of(played) as client:
+                await run(read_lines(source), client.answer, results, 2, Progress())
+        assert len(played.bodies) == asked
+    [error] = map(json.loads, errors.read_text().splitlines())
+    assert (error["id"], error["response"]["status_code"]) == ("line-2", 503)
+    ids = [json.loads(row)["id"] for row in output.read_text().splitlines()]
+    assert ids == ["line-1", "line-3", "line-4"]
 
 
 async def test_a_server_that_restarts_refuses_no_line_alone(

@@ -12,9 +12,11 @@ import grpc
 import pytest
 from smg_grpc_proto import tokenspeed_scheduler_pb2 as pb
 from tokenizers import Tokenizer
+from tokenspeed.front import errors, service
 from tokenspeed.messages import Rejected
 from tokenspeed.observe.usage_log import log_usage
 from tokenspeed_sdk.contracts.observer import (
+    OUTCOMES,
     Event,
     LoadReported,
     RequestFinished,
@@ -177,6 +179,15 @@ async def test_every_outcome(front: Front, monkeypatch: Any) -> None:
         assert text in error
     assert "ZeroDivisionError" in errors[8]
     assert len(of(front, RequestReceived)) == len(finished) == len({e.request for e in finished})
+
+
+def test_every_error_has_a_code_and_an_outcome() -> None:
+    """A fault of the client, and nothing else, is invalid and refused for good."""
+    listed = {kind: (code, outcome) for kind, code, outcome in service._CODES}
+    assert listed.keys() == {*errors.RequestError.__subclasses__()}
+    assert {outcome for _, outcome in listed.values()} <= {*OUTCOMES[4:]}
+    own = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.ALREADY_EXISTS}
+    assert all((code in own) == (outcome == "invalid") for code, outcome in listed.values())
 
 
 async def test_nothing_of_a_request_comes_after_its_end(front: Front) -> None:
