@@ -39,7 +39,8 @@ WARM = 3
 """Rounds before the first look: lazy imports, caches that fill up to their bounds."""
 REST_S = 30.0
 ARGUMENTS = (
-    *("--kv-pages", "64", "--page-size", "16", "--max-num-seqs", "6", "--max-queue", "10"),
+    *("--kv-pages", "64", "--page-size", "16", "--max-model-len", "1024"),
+    *("--max-num-seqs", "6", "--max-queue", "10"),
     *("--drafter", "suffix", "--threads", "1", "--served-model-name", "soak"),
     *("--verify-page-tables", "--log-level", "warning"),
     *("--chat-template", str(ROOT / "tools" / "demo_chat.jinja")),
