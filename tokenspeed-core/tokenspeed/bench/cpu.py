@@ -30,6 +30,7 @@ DECODE_STEPS = 64
 DECODE_PROMPT = 32
 PREFILL_PROMPT = 512
 BATCHES = (1, 16)
+WARM_STEPS = 8
 LINEAR_PASSES = 8
 """Passes over the linears per repetition; their median counts as one measurement."""
 
@@ -68,9 +69,11 @@ def run(
         rivals = _rivals(plan, threads, theirs, stack)
         engine = stack.enter_context(measured_engine(plan))
         samples: Samples = defaultdict(list)
-        for repetition in range(-1, repetitions):  # the first one warms up and is dropped
+        progress("warming up")
+        _repetition(engine, rivals, WARM_STEPS, defaultdict(list))
+        for repetition in range(repetitions):
             progress(f"repetition {repetition + 1} of {repetitions}")
-            _repetition(engine, rivals, samples if repetition >= 0 else defaultdict(list))
+            _repetition(engine, rivals, DECODE_STEPS, samples)
         return _report(samples, config, rivals, theirs.get(WAITING, "its default"))
 
 
@@ -96,17 +99,15 @@ def _rivals(
     return _Rivals(transformers, [LinearsAlone(plan, name, sites) for name in kernels])
 
 
-def _repetition(engine: MeasuredEngine, rivals: _Rivals, samples: Samples) -> None:
+def _repetition(engine: MeasuredEngine, rivals: _Rivals, steps: int, samples: Samples) -> None:
     for batch in BATCHES:
         prompts = [_prompt(DECODE_PROMPT) for _ in range(batch)]
-        samples[f"decode {batch} ours"].append(engine.decode(prompts, DECODE_STEPS))
+        samples[f"decode {batch} ours"].append(engine.decode(prompts, steps))
         for linears in rivals.linears:
             passes = [linears.step(batch) for _ in range(LINEAR_PASSES)]
             name = f"decode {batch} linears {linears.kernel}"
-            samples[name].append(statistics.median(passes) * DECODE_STEPS)
-        samples[f"decode {batch} transformers"].append(
-            rivals.transformers.decode(prompts, DECODE_STEPS)
-        )
+            samples[name].append(statistics.median(passes) * steps)
+        samples[f"decode {batch} transformers"].append(rivals.transformers.decode(prompts, steps))
     prompt = _prompt(PREFILL_PROMPT)
     samples["prefill ours"].append(engine.prefill(prompt))
     samples["prefill transformers"].append(rivals.transformers.prefill(prompt))
