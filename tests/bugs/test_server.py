@@ -60,7 +60,7 @@ async def test_c22_a_reader_who_leaves_ends_the_work_at_once(small: Server) -> N
             assert small.metric("running_sequences") == 1
         left = time.monotonic()
         while small.metric("running_sequences"):
-            assert time.monotonic() - left < 5, "still decodes for nobody"
+            assert time.monotonic() - left < 10, "still decodes for nobody"
             await asyncio.sleep(0.05)
     at_rest(small)
 
@@ -77,7 +77,7 @@ async def test_c23_so_does_one_who_does_not_stream(small: Server) -> None:
         await asyncio.gather(*(give_up(http, 0.3 + 0.02 * i) for i in range(40)))
     left = time.monotonic()
     while small.metric("running_sequences") or small.metric("waiting_sequences"):
-        assert time.monotonic() - left < 5, "still decodes for nobody"
+        assert time.monotonic() - left < 10, "still decodes for nobody"
         await asyncio.sleep(0.05)
     at_rest(small)
     assert post(small, CHAT, chat("Hello", max_tokens=4)).status_code == 200

@@ -97,7 +97,7 @@ def test_durations_lie_within_what_the_clients_measured(run: Run) -> None:
         assert first.request == queued.request == end.request
         assert 0 <= queued.queue_seconds <= first.seconds_since_received <= seen.first_s
         assert first.seconds_since_received <= end.seconds <= seen.total_s
-        assert seen.first_s - first.seconds_since_received < 0.5, "more than the gateway explains"
+        assert seen.first_s - first.seconds_since_received < 2, "more than the gateway explains"
     busy = sum(event.seconds for event in of(run, StepFinished))
     span = run.events[-1].time - of(run, ServerReady)[0].time
     assert 0 < busy <= span * 1.01, "steps do not overlap"

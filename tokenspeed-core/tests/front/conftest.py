@@ -160,7 +160,7 @@ async def front(serving: Callable[..., Any]) -> AsyncIterator[Front]:
         yield running
 
 
-async def eventually(condition: Callable[[], bool], within_s: float = 1.0) -> None:
+async def eventually(condition: Callable[[], bool], within_s: float = 10.0) -> None:
     """Wait for a condition; fails when it does not come true in time."""
     async with asyncio.timeout(within_s):
         while not condition():

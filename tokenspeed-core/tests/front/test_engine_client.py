@@ -80,7 +80,7 @@ async def test_death_while_loading(address: str) -> None:
         await eventually(lambda: client.loading is not None)
         fake.die()
         with pytest.raises(EngineGone):
-            await asyncio.wait_for(waiting, 1)
+            await asyncio.wait_for(waiting, 10)
 
 
 async def test_ledgers_are_told_apart(address: str, engine: FakeEngine) -> None:

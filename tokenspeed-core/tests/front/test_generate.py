@@ -247,5 +247,5 @@ async def test_no_metadata_before_the_first_token(front: Front) -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(asyncio.shield(metadata), 0.1)
     front.engine.frozen = False
-    await asyncio.wait_for(metadata, 1)
+    await asyncio.wait_for(metadata, 10)
     await responses(call)

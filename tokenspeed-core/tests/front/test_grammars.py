@@ -69,7 +69,7 @@ async def test_one_that_takes_too_long_is_ended(
     made: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await made.compile(regex("a"))
-    monkeypatch.setattr(compiler, "COMPILE_S", 0.3)
+    monkeypatch.setattr(compiler, "COMPILE_S", 1.0)
     begin = time.monotonic()
     slow = asyncio.create_task(made.compile(regex("slow")))
     after = asyncio.create_task(made.compile(regex("b")))
@@ -78,10 +78,10 @@ async def test_one_that_takes_too_long_is_ended(
         before = time.monotonic()
         await asyncio.sleep(0.005)
         longest = max(longest, time.monotonic() - before)
-    with pytest.raises(InvalidRequest, match=r"took more than 0\.3 s"):
+    with pytest.raises(InvalidRequest, match=r"took more than 1 s"):
         await slow
-    assert time.monotonic() - begin < 5
-    assert longest < 0.25
+    assert time.monotonic() - begin < 10
+    assert longest < 0.8
     monkeypatch.undo()
     assert (await after).compiled.data == b"one b"
 

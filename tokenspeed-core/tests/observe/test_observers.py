@@ -268,7 +268,7 @@ def test_a_slow_one_loses_only_its_own(
             loaded.observe(event("step_finished", decode_rows=rows))
         assert slow.dropped == 80 - 50 - 1, "one is in its hands, 50 wait"
         start = time.monotonic()
-    assert time.monotonic() - start < 1, "it is left behind at the end"
+    assert time.monotonic() - start < 10, "it is left behind at the end"
     assert good.dropped == 0
     assert log_file.read_text().splitlines() == [*(f"step {rows}" for rows in range(80)), "closed"]
     text = caplog.text

@@ -114,7 +114,7 @@ def test_the_real_gateway_dies_with_its_parent(wait_gone):
             _wait_for_answer(config)
         finally:
             parent.kill()
-    assert wait_gone([pid], 2) == []
+    assert wait_gone([pid], 5) == []
 
 
 def _wait_for_answer(config: GatewayConfig) -> None:
