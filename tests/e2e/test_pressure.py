@@ -102,8 +102,8 @@ async def streamed(http: httpx.AsyncClient, body: dict[str, Any], leave_after: i
                 lines.append(line)
             if len(lines) == leave_after:
                 return "left"
-    assert lines[-1] == "data: [DONE]"
-    assert not any("error" in line for line in lines)
+    assert lines.pop() == "data: [DONE]"
+    assert not any("error" in json.loads(line.removeprefix("data: ")) for line in lines)
     return "answered"
 
 
