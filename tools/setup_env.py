@@ -174,11 +174,12 @@ def install_wheels(environment: Environment, chosen: Sequence[Distribution]) -> 
 
 def install_editable(environment: Environment) -> None:
     """All of our distributions as editable installs; the meta-package has nothing to edit."""
-    editable = [d for d in DISTRIBUTIONS if d.package]
-    arguments = [item for d in editable for item in ("--editable", str(d.path))]
+    arguments: list[str] = []
+    for distribution in DISTRIBUTIONS:
+        arguments += ["--editable"] * bool(distribution.package) + [str(distribution.path)]
     print("Installing our distributions as editables; again after a change to C++", flush=True)
     environment.pip("install", "--quiet", "--no-build-isolation", *arguments)
-    for distribution in editable:
+    for distribution in DISTRIBUTIONS:
         environment.stamp(distribution.name, EDITABLE)
 
 
