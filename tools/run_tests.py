@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The TokenSpeed authors
-"""Everything that CI runs, two steps at a time. `make test` sets PYTHON, TORCH and VENV.
+"""Everything that CI runs, three steps at a time. `make test` sets PYTHON, TORCH and VENV.
 
 A step starts as soon as those that it needs have passed. What it prints is shown whole once it has
 ended, and kept in build/test. After a failure everything that can still run does, so one run finds
@@ -25,7 +25,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test"
-LANES = 2
+LANES = 3
+"""One more than CI has cores: steps also wait for servers to start, for pip and for timers."""
 STOP_S = 30
 """How long an interrupted step may take to end what it has started."""
 
@@ -196,8 +197,10 @@ def steps() -> Iterator[Step]:
     yield Step("ruff", ("ruff check .", "ruff format --check ."), ("set-up",))
     yield Step("doctest", (DOCTEST,))
     yield Step("mypy", ("MYPYPATH=sdk:tokenspeed-core:plugins/nvidia mypy",), ("set-up",))
-    yield pytest("tests", "--ignore=tests/e2e")
     yield pytest("tests/e2e", "--ignore=tests/e2e/test_bench.py")
+    others = ("--ignore=tests/e2e", "--ignore=tests/engine", "--ignore=tests/parity")
+    yield pytest("tests", *others)
+    yield pytest("tests/engine", "tests/parity")
     yield pytest("tokenspeed-core/tests")
     yield pytest("sdk/tests")
     # Not installed: a server must not find a platform that this machine has no device for.
@@ -212,6 +215,7 @@ def steps() -> Iterator[Step]:
         ),
         ("set-up", "doctest"),
     )
+    yield Step("soak", ("python tests/soak/soak.py --seconds 50 --seed 1",), ("set-up",))
     yield Step("data races", ("make --no-print-directory tsan",), ("set-up", "doctest"))
     yield pytest("plugins/cpu/tests")
     yield pytest("plugins/models/tests")
@@ -219,12 +223,12 @@ def steps() -> Iterator[Step]:
     # Not installed: what the tests of the server find is what a user of the README has.
     yield pytest("plugins/xgrammar/tests", environment="PYTHONPATH=plugins/xgrammar ")
     lint = "PYTHONPATH=plugins/nvidia:plugins/xgrammar lint-imports"
-    yield Step("soak", ("python tests/soak/soak.py --seconds 50 --seed 1",), ("set-up",))
     yield Step("import-linter", (lint,), ("set-up",))
     yield pytest("tests/e2e/test_bench.py", alone=True)
 
 
 def pytest(folder: str, *options: str, environment: str = "", alone: bool = False) -> Step:
+    """A step of the name of its folder; among the options may be further folders."""
     line = " ".join((f"{environment}pytest", folder, *options))
     return Step(folder, (line,), ("set-up",), alone)
 
