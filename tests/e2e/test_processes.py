@@ -183,7 +183,7 @@ def test_a_killed_engine_comes_back_and_sigterm_drains(demo_folder: Path) -> Non
         assert "restart 1 of 1: engine and front" in "".join(server.output)
 
         begun = threading.Event()
-        stream = clients.submit(stream_of, server.url, 150, begun)
+        stream = clients.submit(stream_of, server.url, 80, begun)
         assert begun.wait(20)
         server.process.terminate()
         wait_for(lambda: ask(server.url).status_code == 503, 10)
