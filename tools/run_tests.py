@@ -277,11 +277,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # also where SIGINT was ignored, for the steps
         signal.signal(number, signal.default_int_handler)
     scripts = Path(os.environ["VENV"]).resolve() / "bin"
-    environment = {
-        **os.environ,
-        "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
-        "PIP_COMPILE": "0",  # what is imported gets compiled then: a small part of what there is
-    }
+    environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
     runner = Runner([*steps()], environment)
     try:
         runner.run()
