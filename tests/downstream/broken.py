@@ -159,4 +159,4 @@ def no_library(folder: Path) -> None:
 
 def _compile(source: str, library: Path, *options: str) -> None:
     command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-x", "none", "-o", str(library)]
-    subprocess.run([*command, *options], input=source, text=True, check=True, timeout=30)
+    subprocess.run([*command, *options], input=source, text=True, check=True, timeout=180)

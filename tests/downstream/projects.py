@@ -47,7 +47,7 @@ _BUILDS_FROM = {"native-kernel": (SDK / "include", SDK / "native")}
 """What of the sdk goes into a wheel."""
 _PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index")
-_LIMIT_S = 60
+_LIMIT_S = 180
 
 
 def install(cache: Path) -> dict[str, Path]:

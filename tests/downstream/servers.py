@@ -73,5 +73,5 @@ def serving(
         with pytest.MonkeyPatch.context() as patch:
             for name, value in {**variables(layers), **more}.items():
                 patch.setenv(name, value)
-            process = stack.enter_context(served(str(folder), [*TINY, *options], timeout_s=60))
+            process = stack.enter_context(served(str(folder), [*TINY, *options]))
         yield Server(process, folder.name)

@@ -54,7 +54,7 @@ def test_its_own_tests_pass(name: str, strangers: dict[str, Path], tmp_path: Pat
         env=variables([strangers[name]]) | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -125,7 +125,7 @@ def test_a_killed_engine_ends_the_run_and_no_line_is_blamed(
     wait_for_lines(output, 6)
     children = psutil.Process(run.pid).children(recursive=True)
     os.kill(next(p for p in children if "tokenspeed.engine" in p.cmdline()).pid, signal.SIGKILL)
-    _, said = run.communicate(timeout=30)
+    _, said = run.communicate(timeout=60)
     assert run.returncode == 1
     assert "engine failed: killed by SIGKILL" in said
     assert "the same command goes on from there" in said
@@ -141,7 +141,7 @@ def test_ctrl_c_stops_it_in_order(demo_folder: Path, source: Path) -> None:
     )
     wait_for_lines(output, 2)
     run.send_signal(signal.SIGINT)
-    _, said = run.communicate(timeout=30)
+    _, said = run.communicate(timeout=60)
     assert run.returncode == 130
     assert said.endswith("stopped; the same command goes on from there\n")
     assert output.read_bytes().endswith(b"\n")

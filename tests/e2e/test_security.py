@@ -246,7 +246,7 @@ def test_no_conversation_is_kept_for_whoever_knows_its_id(secured: Secured) -> N
 def refused(folder: Path) -> str:
     """What a start says that ends."""
     run = subprocess.run(
-        [TS, "serve", str(folder)], capture_output=True, text=True, timeout=60, check=False
+        [TS, "serve", str(folder)], capture_output=True, text=True, timeout=180, check=False
     )
     assert run.returncode == 1
     assert "Traceback" not in run.stdout + run.stderr

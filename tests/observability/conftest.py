@@ -57,7 +57,7 @@ def journal_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("journal")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     command = [*pip, "--no-build-isolation", "--target", str(folder), str(JOURNAL)]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=180)
     return folder
 
 

@@ -74,7 +74,7 @@ def ts_without(tmp_path: Path) -> Callable[[str | None], Run]:
                 env=variables,
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=180,
                 check=False,
             )
 

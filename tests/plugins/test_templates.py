@@ -49,7 +49,7 @@ def python(place: Path) -> Run:
             env=variables,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=180,
             check=False,
         )
 
@@ -164,7 +164,7 @@ def test_an_observer_prints_what_its_readme_says(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(place / "site"))
     options = ("--threads", "1", "--dtype", "float32", "--kv-pages", "64")
-    with served(str(tiny), options, timeout_s=60) as server:
+    with served(str(tiny), options) as server:
         body = {"model": "tiny", "prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
         answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=30)
         assert answer.status_code == 200, answer.text
