@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib.metadata import distribution
 
 import pytest
+import torch
 from packaging.requirements import Requirement
+from safetensors.torch import save_file
 from tokenspeed.plugins.host import resolve_installed
 from tokenspeed.registry.models import find_model
 from tokenspeed_sdk.contracts import CONTRACTS
@@ -79,6 +82,21 @@ def test_explain_shows_every_candidate_at_every_call_site(ts_without, model):
         else:
             assert "* cpu (tokenspeed-cpu" in chosen
             assert "reference (tokenspeed-sdk): outranked" in other
+
+
+def test_explain_shows_what_a_drafter_calls_and_what_verifies(ts_without, model, tmp_path):
+    config = json.loads((model / "config.json").read_text())
+    head = tmp_path / "head"
+    head.mkdir()
+    own = {"num_hidden_layers": 1, "eagle_aux_hidden_state_layer_ids": [0, 1]}
+    (head / "config.json").write_text(json.dumps(config | own))
+    save_file({"fc.weight": torch.zeros(1)}, head / "model.safetensors")
+    options = ("--drafter", "eagle3", "--drafter-model", str(head), "--json")
+    done = ts_without(None)("kernels", "explain", str(model), *options)
+    assert done.returncode == 0, done.stderr
+    sites = {(site["role"], site["op"]) for site in json.loads(done.stdout)}
+    assert {("drafter", "linear@1"), ("drafter", "kv_write@1")} <= sites
+    assert {("main", "linear@1"), ("main", "adjust_logits_verify@1")} <= sites
 
 
 def test_no_transformers_in_what_serves():

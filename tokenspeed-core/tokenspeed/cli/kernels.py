@@ -14,6 +14,8 @@ from tokenspeed.cli.environment import check_environment
 from tokenspeed.cli.lists import list_options
 from tokenspeed.cli.options import (
     AUTOTUNE,
+    DRAFTER,
+    DRAFTER_MODEL,
     DTYPES,
     FORMATS,
     KV_DTYPES,
@@ -50,6 +52,8 @@ def kernels() -> None:
 @click.option(
     "--pin", "pins", callback=pins, multiple=True, metavar="OP=KERNEL", help="As for ts serve."
 )
+@DRAFTER
+@DRAFTER_MODEL
 @click.option(
     "--autotune",
     type=click.Choice(AUTOTUNE),
@@ -95,6 +99,7 @@ def _show(bound: BoundSite, count: int) -> None:
     site = bound.site
     traits = " ".join(f"{name}={value}" for name, value in site.traits.items())
     places = site.layer if count == 1 else f"{count} sites, such as {site.layer}"
+    places = places if site.role == "main" else f"{site.role}: {places}"
     click.echo(f"{site.op}  {site.dtype}  {traits}  ({places})")
     for decision in bound.decisions:
         rows = f"{decision.rows} rows: " if decision.rows else ""

@@ -138,6 +138,17 @@ def _flag(field: str) -> str:
     return "--pin" if field == "pins" else f"--{field.replace('_', '-')}"
 
 
+DRAFTER = click.option(
+    "--drafter",
+    help="Guess what requests say next, so that a step returns several tokens: suffix looks up "
+    "what was said before, eagle3 is a model. Answers stay the same. Left out: nothing is guessed.",
+)
+DRAFTER_MODEL = click.option(
+    "--drafter-model",
+    type=click.Path(exists=True, file_okay=False),
+    help="The model of a drafter that has one: a folder with config.json and weights.",
+)
+
 _OPTIONS = (
     click.option(
         "--max-model-len", type=COUNT, help="Longest prompt and answer together, in tokens."
@@ -204,17 +215,8 @@ _OPTIONS = (
         show_default=True,
         help="Waiting so long counts as much as one class of priority.",
     ),
-    click.option(
-        "--drafter",
-        help="Guess what requests say next, so that a step returns several tokens: suffix looks up "
-        "what was said before, eagle3 is a model. Answers stay the same. Left out: nothing is "
-        "guessed.",
-    ),
-    click.option(
-        "--drafter-model",
-        type=click.Path(exists=True, file_okay=False),
-        help="The model of a drafter that has one: a folder with config.json and weights.",
-    ),
+    DRAFTER,
+    DRAFTER_MODEL,
     click.option(
         "--draft-tokens",
         type=click.IntRange(1, 64),

@@ -83,9 +83,11 @@ def _ask_everything(engine: EngineConfig) -> Start:
 def _bind_all(
     registry: KernelRegistry, resolution: Resolution, device: Device, engine: EngineConfig
 ) -> None:
-    """Bind the call sites of model and executor; parameters are made on no device."""
+    """Bind the call sites of model, drafter and executor; parameters are made on no device."""
     from tokenspeed_sdk.modeling import BuildContext
 
+    from tokenspeed.engine.draft_model import DraftFolder
+    from tokenspeed.engine.drafters import choose_drafter
     from tokenspeed.engine.formats import Formats
     from tokenspeed.engine.step_kernels import bind_step_kernels
     from tokenspeed.registry.models import load_model
@@ -93,13 +95,19 @@ def _bind_all(
     config = read_config(engine.model)
     entry = load_model(resolution.plan, config["architectures"])
     settings = entry.read_config(config)
+    drafter = choose_drafter(engine, resolution.plan.of("drafter"))
+    drafts = DraftFolder.of(drafter, engine, config)
     context = BuildContext(
         kernels=registry,
         device=device.capabilities,
         torch_device="meta",
         max_model_len=config["max_position_embeddings"],
         page_size=engine.page_size,
+        row_tokens=engine.row_tokens,
+        taps=() if drafts is None else drafts.taps,
         **asdict(Formats.choose(engine, config, device.capabilities)),
     )
-    entry.build(settings, context)
+    model = entry.build(settings, context)
+    if drafts is not None:
+        drafts.build(context, model)
     bind_step_kernels(context, config["vocab_size"])

@@ -20,6 +20,7 @@ from tokenspeed_sdk.modeling import INT8, CacheView, ForwardBatch, load_dummy, l
 from tokenspeed_sdk.modeling.checkpoint import Checkpoint
 
 from tokenspeed.cache.slab import Beside
+from tokenspeed.engine.drafters import guesses_with_model
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from tokenspeed_sdk.modeling import BuildContext
 
     from tokenspeed.cache.slab import LayerCache, Slab
+    from tokenspeed.config import EngineConfig
     from tokenspeed.engine.buffers import Limits, StepArrays
+    from tokenspeed.engine.drafters import Backend
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,15 @@ class DraftFolder:
     config: Any
     tensors: Collection[str]
     weights: bool
+
+    @classmethod
+    def of(
+        cls, backend: Backend | None, config: EngineConfig, target: Mapping[str, Any]
+    ) -> DraftFolder | None:
+        """The folder that a config names; None: its drafter has no model. Raises as ``read``."""
+        if not guesses_with_model(backend) or config.drafter_model is None:
+            return None
+        return cls.read(backend, config.drafter_model, target, weights=config.load != "dummy")
 
     @classmethod
     def read(

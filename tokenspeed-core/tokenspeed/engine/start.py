@@ -10,12 +10,12 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from tokenspeed_sdk.contracts.platform import HOST_MEMORY
 from tokenspeed_sdk.model_files import read_object
@@ -204,7 +204,7 @@ def _load(
     registry = KernelRegistry(
         plan.plugins, config.pins, check_results=config.check_kernels, tuner=tuner
     )
-    drafts = _read_drafts(config, raw, drafter)
+    drafts = DraftFolder.of(drafter, config, raw)
     formats = Formats.choose(config, raw, device.capabilities)
     log.info("formats: %s", formats)
     context = BuildContext(
@@ -241,15 +241,6 @@ def _load(
         draft_model=draft_model,
         beside=None if drafts is None else drafts.beside(context.dtype),
     )
-
-
-def _read_drafts(
-    config: EngineConfig, raw: Mapping[str, Any], drafter: Backend | None
-) -> DraftFolder | None:
-    """The folder of a drafter with a model; ``raw``: config.json of the model."""
-    if not guesses_with_model(drafter) or config.drafter_model is None:
-        return None
-    return DraftFolder.read(drafter, config.drafter_model, raw, weights=config.load != "dummy")
 
 
 def _fill(weights: WeightMap, config: EngineConfig, mailbox: Mailbox) -> int:
