@@ -358,9 +358,11 @@ def test_formats_of_the_target(taught: Taught, device: Device, formats: dict[str
     assert speculation.accepted > 0.2 * speculation.drafted
 
 
-def test_it_is_an_option_of_the_engine(taught: Taught) -> None:
-    """As a server builds it, on the kernels of the CPU."""
-    settings = {"drafter": "eagle3", "drafter_model": str(taught.head), "draft_tokens": MOST}
+@pytest.mark.parametrize("captures", [False, True], ids=["launched", "captured"])
+def test_it_is_an_option_of_the_engine(taught: Taught, captures: bool) -> None:
+    """As a server builds it, on the kernels of the CPU; they run once before they are captured."""
+    settings: dict[str, Any] = {"drafter": "eagle3", "drafter_model": str(taught.head)}
+    settings |= {"draft_tokens": MOST, "captures": captures}
     mailbox = ReadyMailbox(all_at_once(ask(taught)))
     with built(taught.target, mailbox, **settings) as loop:
         loop.run()

@@ -29,6 +29,7 @@ from tokenspeed.messages import EngineInput, EngineOutput, EngineReady, FromEngi
 from tokenspeed.plugins.errors import UnknownNameError
 from tokenspeed_cpu.platform import CpuPlatform
 from tokenspeed_sdk.contracts.platform import Device
+from tokenspeed_sdk.testing.platform.devices import ReplayingDevice
 
 PAGE_BYTES = 16 * 2 * 2 * 2 * 8 * 4  # of the tiny Llama: tokens, layers, K and V, heads, head_dim
 
@@ -48,12 +49,22 @@ class ReadyMailbox(ScriptedMailbox):
         super().send(output)
 
 
+class Capturing(CpuPlatform):
+    """The CPU, with graphs."""
+
+    def open(self, index: int = 0) -> Any:
+        return ReplayingDevice(super().open(index))
+
+
 @contextmanager
-def built(folder: Path, mailbox: ScriptedMailbox, **settings: Any) -> Iterator[EngineLoop]:
+def built(
+    folder: Path, mailbox: ScriptedMailbox, *, captures: bool = False, **settings: Any
+) -> Iterator[EngineLoop]:
     """An engine as ``ts serve`` builds it, on the CPU."""
     config = EngineConfig(model=str(folder), platform="cpu", threads=1, **settings)
+    platform: Any = Capturing() if captures else CpuPlatform()
     with launch_plan(config) as plan:
-        executor, loop = build_engine(plan, CpuPlatform(), mailbox)  # type: ignore[arg-type]
+        executor, loop = build_engine(plan, platform, mailbox)  # type: ignore[arg-type]
         yield loop
         executor.close()
 

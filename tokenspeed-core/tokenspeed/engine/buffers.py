@@ -305,6 +305,10 @@ class DeviceInputs:
         self.arrays = layout.carve(self._packed)
         self.masks = masks_on(device.allocate, limits)
 
+    def clear(self) -> None:
+        """Queue that all arrays are zero, as of no rows."""
+        self._packed.zero_()
+
     def upload_masks(self, buffers: StepBuffers, count: int) -> None:
         """Queue the copy of a step's first masks and their rows."""
         for array, host in zip(self.masks, buffers.mask_arrays, strict=True):

@@ -110,6 +110,11 @@ class DeviceStep:
         """Whether requests with penalties may be guessed for."""
         return self._sampler.counts_guesses
 
+    def clear(self) -> None:
+        """Queue that nothing is left of the inputs of a step: work that is captured runs once, on
+        what is there, and may be of another shape."""
+        self._inputs.clear()
+
     def upload(self, buffers: StepBuffers, *, decode: bool = False) -> None:
         """Queue the one copy to the device; ``decode``: the step has decode rows only."""
         self._inputs.upload(buffers, decode=decode)

@@ -96,6 +96,7 @@ class DecodeGraphs:
         if GRAPH_CAPTURE not in device.capabilities.features:
             return
         self._sizes = sizes
+        stream.run(step.clear)
         each = [(size, kind) for kind, of_kind in sizes.items() for size in of_kind]
         for size, kind in sorted(each, reverse=True):  # the others fit in the largest one's memory
             work = _Work(step, _shape(kind, size, limits, drafts=step.drafts), kind.samples)
