@@ -22,7 +22,7 @@ def assistant(content: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": content}
 
 
-PARIS = [user("What is the capital of France?")]
+TOKYO = [user("What is the capital of Japan?")]
 STORY = [user("Tell me a short story about a robot that learns to paint.")]
 WEATHER: dict[str, Any] = {
     "name": "get_weather",
@@ -68,13 +68,13 @@ def whole(claude: anthropic.Anthropic) -> Any:
 
 
 def test_it_answers_and_counts(claude: anthropic.Anthropic) -> None:
-    message = ask(claude, PARIS)
+    message = ask(claude, TOKYO)
     assert (message.type, message.role, message.model) == ("message", "assistant", MODEL)
-    assert text_of(message) == "The capital of France is Paris."
+    assert text_of(message) == "The capital of Japan is Tokyo."
     assert message.stop_reason == "end_turn"
     assert message.usage.input_tokens == 37
     assert 1 < message.usage.output_tokens < 32
-    assert claude.messages.count_tokens(model=MODEL, messages=PARIS).input_tokens == 37
+    assert claude.messages.count_tokens(model=MODEL, messages=TOKYO).input_tokens == 37
 
 
 def test_the_openai_api_says_the_same(client: Any, whole: Any) -> None:
@@ -86,7 +86,7 @@ def test_the_openai_api_says_the_same(client: Any, whole: Any) -> None:
 
 def test_a_conversation_goes_on(claude: anthropic.Anthropic) -> None:
     blocks = [{"type": "text", "text": "And what is the capital of Spain?"}]
-    message = ask(claude, [*PARIS, assistant("It is Paris."), user(blocks)])
+    message = ask(claude, [*TOKYO, assistant("It is Tokyo."), user(blocks)])
     assert "Madrid" in text_of(message)
     assert message.usage.input_tokens > 37
 
@@ -95,10 +95,10 @@ def test_the_system_prompt_is_the_templates(claude: anthropic.Anthropic) -> None
     """It takes the place of the one that the template has; as text or as blocks."""
     system = "Answer in capital letters."
     blocks = [{"type": "text", "text": system}]
-    tokens = claude.messages.count_tokens(model=MODEL, messages=PARIS, system=system).input_tokens
+    tokens = claude.messages.count_tokens(model=MODEL, messages=TOKYO, system=system).input_tokens
     assert tokens != 37
     for given in (system, blocks):
-        assert ask(claude, PARIS, system=given).usage.input_tokens == tokens
+        assert ask(claude, TOKYO, system=given).usage.input_tokens == tokens
 
 
 def test_stream_says_the_same_in_pieces(claude: anthropic.Anthropic, whole: Any) -> None:
@@ -136,7 +136,7 @@ def test_stop_sequence_ends_the_answer(
 def refused(claude: anthropic.Anthropic, status: int, **given: Any) -> str:
     """The message of a request that must be refused in the API's own form."""
     with pytest.raises(anthropic.APIStatusError) as caught:
-        claude.messages.create(**options(**{"messages": PARIS, **given}))
+        claude.messages.create(**options(**{"messages": TOKYO, **given}))
     assert caught.value.status_code == status
     body: Any = caught.value.body
     assert body["type"] == "error"
@@ -151,12 +151,12 @@ def test_errors_are_readable(claude: anthropic.Anthropic) -> None:
     assert "'nobody'" in refused(claude, 404, model="nobody")
     assert "8192 tokens" in refused(claude, 400, messages=[user("word " * 9000)])
     assert "tools" in refused(claude, 400, tools=[{"name": "without a schema"}])
-    assert "Paris" in text_of(ask(claude, PARIS))
+    assert "Tokyo" in text_of(ask(claude, TOKYO))
 
 
 def test_a_tool_is_taken_and_can_be_forced(claude: anthropic.Anthropic) -> None:
     """The demo's own template has no place for tools; a grammar makes the call all the same."""
-    assert "Paris" in text_of(ask(claude, PARIS, tools=[WEATHER]))
+    assert "Tokyo" in text_of(ask(claude, TOKYO, tools=[WEATHER]))
     schema = WEATHER["input_schema"] | {
         "properties": {"city": {"type": "string", "maxLength": 20}},
         "additionalProperties": False,  # or a small model adds some as long as it may

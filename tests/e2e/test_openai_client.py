@@ -12,7 +12,7 @@ import openai
 import pytest
 
 MODEL = "SmolLM2-135M-Instruct"
-PARIS = [{"role": "user", "content": "What is the capital of France?"}]
+TOKYO = [{"role": "user", "content": "What is the capital of Japan?"}]
 STORY = [{"role": "user", "content": "Tell me a short story about a robot that learns to paint."}]
 
 
@@ -31,8 +31,8 @@ def text_of(chunks: list[Any]) -> str:
 
 
 def test_chat_answers(client: openai.OpenAI) -> None:
-    answer = ask(client, PARIS)
-    assert "Paris" in answer.choices[0].message.content
+    answer = ask(client, TOKYO)
+    assert "Tokyo" in answer.choices[0].message.content
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage.prompt_tokens == 37
     assert 1 < answer.usage.completion_tokens < 48
@@ -99,7 +99,7 @@ def test_two_answers_to_one_prompt(client: openai.OpenAI) -> None:
     assert [choice.index for choice in sampled.choices] == [0, 1]
     assert texts[0] != texts[1]
     assert sampled.usage.completion_tokens > 48  # of both
-    greedy = ask(client, PARIS, n=2)
+    greedy = ask(client, TOKYO, n=2)
     assert greedy.choices[0].message.content == greedy.choices[1].message.content
 
 
@@ -148,7 +148,7 @@ def test_penalties(client: openai.OpenAI) -> None:
 
 def test_min_tokens(client: openai.OpenAI) -> None:
     """Of an answer that ends by itself, and of one that a string ends."""
-    question = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    question = "<|im_start|>user\nWhat is the capital of Japan?<|im_end|>\n<|im_start|>assistant\n"
 
     def length(**options: Any) -> int:
         answer = client.completions.create(
@@ -158,8 +158,8 @@ def test_min_tokens(client: openai.OpenAI) -> None:
         return int(answer.usage.completion_tokens)
 
     assert length() < 30 <= length(extra_body={"min_tokens": 30})
-    assert length(stop=["Paris"]) < 10
-    assert length(stop=["Paris"], extra_body={"min_tokens": 30}) >= 30
+    assert length(stop=["Tokyo"]) < 10
+    assert length(stop=["Tokyo"], extra_body={"min_tokens": 30}) >= 30
 
 
 def test_completions_and_models(client: openai.OpenAI) -> None:
@@ -172,5 +172,5 @@ def test_completions_and_models(client: openai.OpenAI) -> None:
 
 
 def test_max_tokens_is_clamped_to_what_fits(client: openai.OpenAI) -> None:
-    answer = ask(client, PARIS, max_tokens=1_000_000)
+    answer = ask(client, TOKYO, max_tokens=1_000_000)
     assert answer.choices[0].finish_reason == "stop"

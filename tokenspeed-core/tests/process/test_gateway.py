@@ -58,6 +58,7 @@ def test_the_curl_line_survives_a_shell_and_hides_the_key():
     body = json.loads(words[-1])
     assert body["model"] == 'it\'s a "model"'
     assert body["temperature"] == 0
+    assert body["max_tokens"] == 64, "a model that repeats itself would go on to its length"
     assert "secret" not in line
     assert "\n" not in line
 

@@ -100,8 +100,8 @@ def curl_line(config: GatewayConfig, model: str) -> str:
     """A command that talks to the server, to be pasted into a shell."""
     host = _reachable(config.host)
     address = f"[{host}]" if ":" in host else host
-    messages = [{"role": "user", "content": "Hello"}]
-    body = {"model": model, "messages": messages, "temperature": 0}
+    messages = [{"role": "user", "content": "What is the capital of Japan?"}]
+    body = {"model": model, "max_tokens": 64, "messages": messages, "temperature": 0}
     parts = ["curl", f"http://{address}:{config.port}/v1/chat/completions"]
     parts += ["-H", shlex.quote("Content-Type: application/json")]
     if config.api_key is not None:
