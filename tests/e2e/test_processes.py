@@ -8,11 +8,13 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,10 +54,18 @@ class Life:
     family: list[psutil.Process]
 
 
+def port_8000_taken() -> AbstractContextManager[object]:
+    """By us, or by somebody else who may leave it at any time."""
+    try:
+        return socket.create_server(("127.0.0.1", 8000))
+    except OSError:
+        return nullcontext()
+
+
 @pytest.fixture(scope="module")
 def life(demo_folder: Path) -> Life:
     begin = time.monotonic()
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, port_8000_taken():
         patch.setenv("PYTHONPROFILEIMPORTTIME", "1")
         with served(str(demo_folder)) as running, client_of(running.url) as client:
             start = [line for line in running.output if not line.startswith("import time:")]
@@ -81,6 +91,11 @@ def test_first_token_comes_soon(life: Life) -> None:
     assert life.start[-1].startswith("curl http://127.0.0.1:")
 
 
+def test_the_port_and_that_it_is_another_one_are_said(life: Life) -> None:
+    port = life.start[-1].split("/")[2].partition(":")[2]
+    assert f" at 127.0.0.1:{port} (8000 is in use); admin port " in life.start[-2]
+
+
 def test_front_and_engine_do_not_import_transformers(life: Life) -> None:
     imported = set(re.findall(r"^import time:.*\|\s+([\w.]+)$", life.output, re.M))
     assert {"torch", "tokenspeed.engine.loop", "tokenspeed.front.server"} <= imported
@@ -89,6 +104,7 @@ def test_front_and_engine_do_not_import_transformers(life: Life) -> None:
 
 def test_ctrl_c_in_the_middle_of_work_ends_in_order(life: Life) -> None:
     assert life.code == 0
+    assert "\nstopped\n" in life.output
     assert len(life.family) == 3
     assert not psutil.wait_procs(life.family, timeout=1)[1]
     assert "terminate called" not in life.output
@@ -192,3 +208,4 @@ def test_a_killed_engine_comes_back_and_sigterm_drains(demo_folder: Path) -> Non
         assert '"finish_reason":"length"' in said
         assert not any("error" in event for event in events_of(said)), said
         assert server.process.wait(10) == 0
+    assert server.output[-1] == "stopped\n"

@@ -14,7 +14,13 @@ import sys
 import time
 
 from tokenspeed.process import gateway
-from tokenspeed.process.gateway import GatewayConfig, curl_line, gateway_arguments, is_ready
+from tokenspeed.process.gateway import (
+    GatewayConfig,
+    address,
+    curl_line,
+    gateway_arguments,
+    is_ready,
+)
 from tokenspeed.process.ports import any_free, is_free, next_free
 from tokenspeed.process.spawn import spawn
 
@@ -61,6 +67,12 @@ def test_the_curl_line_survives_a_shell_and_hides_the_key():
     assert body["max_tokens"] == 64, "a model that repeats itself would go on to its length"
     assert "secret" not in line
     assert "\n" not in line
+
+
+def test_the_address_is_one_that_this_machine_can_ask():
+    assert address(GatewayConfig(port=80)) == address(GatewayConfig(host="0.0.0.0", port=80))
+    assert address(GatewayConfig(port=80)) == "127.0.0.1:80"
+    assert address(GatewayConfig(host="::", port=80)) == "[::1]:80"
 
 
 def test_a_taken_port_is_seen_and_skipped():

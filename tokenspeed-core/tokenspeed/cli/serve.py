@@ -148,7 +148,8 @@ def serve(folder: str | None, model: str | None, **values: Any) -> None:
     path = folder or model or ""
     engine = engine_config(path, values)
     _default_parsers(path, values)
-    values["port"] = _choose_port(values["host"], values["port"])
+    asked_port = values["port"]
+    values["port"] = _choose_port(values["host"], asked_port)
     with usage_errors():
         front = FrontConfig(
             model=path,
@@ -161,7 +162,8 @@ def serve(folder: str | None, model: str | None, **values: Any) -> None:
             admin_port=_choose_admin_port(values.pop("admin_port"), values["port"]),
         )
     log_level, restarts = values.pop("log_level"), values.pop("restarts")
-    _run(engine, front, values, log_level, restarts)
+    moved = asked_port is None and values["port"] != _FIRST_PORT
+    _run(engine, front, values, log_level, restarts, moved=moved)
 
 
 def _run(
@@ -170,6 +172,8 @@ def _run(
     http_values: dict[str, Any],
     log_level: str,
     restarts: int,
+    *,
+    moved: bool,
 ) -> None:
     from tokenspeed.process import gateway, supervisor
     from tokenspeed.process.launch import LaunchPlan, private_ipc
@@ -180,13 +184,15 @@ def _run(
     _warn(resolution, http)
     print_compact(row for row in resolution.table if row.role != "observer")  # see wired_rows
     click.echo(f"loading {front.served_model_name} on {resolution.platform.chosen}")
+    where = gateway.address(http) + (f" ({_FIRST_PORT} is in use)" if moved else "")
 
     def announce(ready: dict[str, Any]) -> None:
         print_compact(wired_rows(ready))
         click.echo("each op's kernel and the reasons: ts explain start " + front.model)
         click.echo(
-            f"TokenSpeed {version('tokenspeed-core')} serves {front.served_model_name}; "
-            f"admin port {ready['admin_port']}; gRPC port {ready['grpc_port']}; Ctrl-C stops it"
+            f"TokenSpeed {version('tokenspeed-core')} serves {front.served_model_name} "
+            f"at {where}; admin port {ready['admin_port']}; gRPC port {ready['grpc_port']}; "
+            "Ctrl-C stops it"
         )
         click.echo(gateway.curl_line(http, front.served_model_name))
 
@@ -201,6 +207,7 @@ def _run(
         except supervisor.ChildFailedError as error:
             last_words(f"\nts serve: {error}")
             sys.exit(1)
+    last_words("stopped")
 
 
 def _default_parsers(folder: str, values: dict[str, Any]) -> None:

@@ -96,13 +96,17 @@ def is_ready(config: GatewayConfig) -> bool:
         connection.close()
 
 
+def address(config: GatewayConfig) -> str:
+    """HOST:PORT where the server is reached from this machine."""
+    host = _reachable(config.host)
+    return f"[{host}]:{config.port}" if ":" in host else f"{host}:{config.port}"
+
+
 def curl_line(config: GatewayConfig, model: str) -> str:
     """A command that talks to the server, to be pasted into a shell."""
-    host = _reachable(config.host)
-    address = f"[{host}]" if ":" in host else host
     messages = [{"role": "user", "content": "What is the capital of Japan?"}]
     body = {"model": model, "max_tokens": 64, "messages": messages, "temperature": 0}
-    parts = ["curl", f"http://{address}:{config.port}/v1/chat/completions"]
+    parts = ["curl", f"http://{address(config)}/v1/chat/completions"]
     parts += ["-H", shlex.quote("Content-Type: application/json")]
     if config.api_key is not None:
         parts += ["-H", '"Authorization: Bearer $TOKENSPEED_API_KEY"']
