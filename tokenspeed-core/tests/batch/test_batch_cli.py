@@ -69,32 +69,17 @@ def test_what_is_refused_goes_on_from_nowhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "localhost:8210",
-        "127.0.0.1",
-        "ftp://h",
-        "http://",
-        "http://h:p",
-        "http://h:8000/prefix",
-        "http://h:8000/prefix/v1",
-        "http://h/?a=1",
-        "http://user:key@h",
-        "http://127.0.0.1:99999",
-        "http://[::1",
-        f"http://{'a' * 70}.de",
-    ],
+    ("url", "said_of_it"),
+    [("8000", "127.0.0.1:8000"), ("http://h/prefix", "127.0.0.1:8000, or http://HOST:PORT")],
 )
-def test_a_url_that_names_no_server_is_said(tmp_path: Path, url: str) -> None:
+def test_a_url_that_names_no_server_is_said(tmp_path: Path, url: str, said_of_it: str) -> None:
     result = said(tmp_path, "--url", url)
     assert result.exit_code == 2
     text = " ".join(result.output.split())
-    assert f"Invalid value for '--url': {url!r} is no server; give http://HOST:PORT" in text
+    assert f"Invalid value for '--url': {url!r} is no address of a server; give HOST:PORT" in text
+    assert f"such as {said_of_it}" in text
 
 
-@pytest.mark.parametrize(
-    "url", ["http://127.0.0.1:9", "http://[::1]:9/", "HTTPS://a.example/v1", "http://a/v1/"]
-)
+@pytest.mark.parametrize("url", ["127.0.0.1:9", "http://127.0.0.1:9", "http://a/v1/"])
 def test_a_url_that_names_a_server_is_taken(tmp_path: Path, url: str) -> None:
     assert said(tmp_path, "--url", url).exit_code == 0

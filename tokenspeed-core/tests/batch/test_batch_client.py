@@ -254,7 +254,7 @@ async def test_a_server_that_takes_connections_and_says_nothing_ends_the_run() -
         async with connected(url, None, model="m", any_model=False) as client:
             with pytest.raises(BatchError, match=r"for 0 s: .*Timeout.* at /readiness"):
                 await client.answer(line())
-        with pytest.raises(BatchError, match=r"cannot reach .*: no answer in 0 s; start one"):
+        with pytest.raises(BatchError, match=r"cannot reach .*: no answer in 0 s; start a server"):
             async with connected(url, None, model=None, any_model=False):
                 pass
 

@@ -110,7 +110,7 @@ def test_generate_says_what_is_missing(run, model):
 
 
 def test_chat_names_the_address_that_it_takes(run):
-    assert "http://127.0.0.1:8000" in run("chat", "--help").output
+    assert "127.0.0.1:8000" in run("chat", "--help").output
 
 
 def test_kernels_explain_knows_the_dtypes(run, model):
@@ -269,20 +269,10 @@ def test_a_folder_for_temporary_files_that_is_too_deep(run, site, model, monkeyp
     assert "set TMPDIR to a shorter folder" in result.output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("http://127.0.0.1:notaport",), "is no address of a server"),
-        (("http://[::1",), "is no address of a server"),
-        (("ftp://127.0.0.1",), "is no address of a server"),
-        (("http://127.0.0.1:1/a b",), "does not speak the OpenAI API"),
-        (("http://127.0.0.1:1", "--api-key", "a\nb"), "API key must be printable ASCII"),
-    ],
-)
-def test_chat_with_an_address_or_key_that_is_none(run, arguments, message):
-    result = run("chat", *arguments)
+def test_chat_with_a_key_that_is_none(run):
+    result = run("chat", "127.0.0.1:1", "--api-key", "a\nb")
     assert result.exit_code == 1
-    assert message in result.output
+    assert "API key must be printable ASCII" in result.output
 
 
 @pytest.mark.rule("R10")

@@ -22,6 +22,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from tokenspeed.address import no_api, no_models, unreachable
 from tokenspeed.batch.errors import BatchError
 from tokenspeed.batch.lines import CHAT, COMPLETIONS, INVALID, BadLine, Line, Request, parse
 from tokenspeed.batch.result import Response, Result, name_of
@@ -223,15 +224,15 @@ async def _first_model(session: aiohttp.ClientSession, url: str) -> str:
             body = _decoded(await response.read())
             _check_key(response.status, body)
             if response.status != HTTPStatus.OK:
-                raise BatchError(f"{url} answers HTTP {response.status}: {_short(body)}")
+                raise BatchError(no_models(url, response.status, _short(body)))
             return str(body["data"][0]["id"])
     except (aiohttp.ClientError, OSError) as error:
         why = str(error) or f"no answer in {PATIENCE_S:.0f} s"
-        raise BatchError(
-            f"cannot reach {url}: {why}; start one with 'ts serve FOLDER', or give --model FOLDER"
-        ) from error
+        raise BatchError(f"{unreachable(url, why)}, or give --model FOLDER") from error
+    except IndexError as error:
+        raise BatchError(f"{url} serves no model yet; try again when it is ready") from error
     except (LookupError, TypeError) as error:
-        raise BatchError(f"{url} names no model; try again when it is ready") from error
+        raise BatchError(no_api(url, "it names no model at /v1/models")) from error
 
 
 def _check_key(status: int, body: Any) -> None:

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import aiohttp
 
+from tokenspeed.address import no_api, no_models, unreachable
 from tokenspeed.bench.answers import Answer
 from tokenspeed.bench.prompts import random_text
 
@@ -64,13 +65,19 @@ class ServerError(Exception):
 
 
 async def drive(url: str, traffic: Traffic, progress: Callable[[str], None]) -> Outcome:
-    """Send all requests and wait for all answers; a failed one is counted and not repeated."""
+    """Send all requests and wait for all answers; a failed one is counted and not repeated.
+
+    ServerError: not even one request before them is answered.
+    """
     outcome = Outcome()
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(url, connector=connector, timeout=timeout) as session:
-        model = await _model(session)
-        await _ask(session, model, traffic)  # connects and warms up
+        try:
+            model = await _model(session, url)
+            await _ask(session, model, traffic)  # connects and warms up
+        except aiohttp.ClientError as error:
+            raise ServerError(unreachable(url, error)) from error
         start = time.perf_counter()
 
         async def one() -> None:
@@ -109,11 +116,17 @@ async def _at_rate(one: Request, requests: int, rate: float) -> None:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
 
 
-async def _model(session: aiohttp.ClientSession) -> str:
+async def _model(session: aiohttp.ClientSession, url: str) -> str:
     async with session.get("/v1/models") as response:
+        text = await response.text(errors="replace")
         if response.status != HTTPStatus.OK:
-            raise ServerError(f"GET /v1/models: HTTP {response.status}")
-        return str((await response.json())["data"][0]["id"])
+            raise ServerError(no_models(url, response.status, text[:_ERROR_LENGTH]))
+    try:
+        return str(json.loads(text)["data"][0]["id"])
+    except IndexError as error:
+        raise ServerError(f"{url} serves no model yet; try again when it is ready") from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise ServerError(no_api(url, "it names no model at /v1/models")) from error
 
 
 async def _ask(session: aiohttp.ClientSession, model: str, traffic: Traffic) -> Answer:

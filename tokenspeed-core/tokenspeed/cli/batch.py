@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import click
 from click.core import ParameterSource
 
+from tokenspeed.address import FIRST
 from tokenspeed.cli.environment import API_KEY, check_environment
 from tokenspeed.cli.options import (
     COUNT,
@@ -24,6 +24,7 @@ from tokenspeed.cli.options import (
     engine_config,
     engine_options,
     model_folder,
+    server_address,
     usage_errors,
 )
 from tokenspeed.cli.serve import gateway_parser
@@ -75,27 +76,6 @@ class _Asked:
     concurrency: int
 
 
-def _server_url(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    """The server's address alone."""
-    if value is None:
-        return None
-    try:
-        parts = urlsplit(value)
-        host, _ = parts.hostname or "", parts.port  # raises when it is no port
-        host.encode("idna")
-        alone = "@" not in parts.netloc and not parts.query and not parts.fragment
-        plain = alone and parts.path.rstrip("/") in ("", "/v1")
-        good = plain and bool(host) and parts.scheme in ("http", "https")
-    except ValueError:
-        good = False
-    if not good:
-        raise click.BadParameter(
-            f"{value!r} is no server; give http://HOST:PORT or https://HOST:PORT, with nothing "
-            "behind it but /v1"
-        )
-    return f"{parts.scheme}://{parts.netloc}"
-
-
 @click.command(cls=_Sections)
 @click.argument(
     "source", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="INPUT"
@@ -105,7 +85,10 @@ def _server_url(_ctx: click.Context, _param: click.Parameter, value: str | None)
     "--model", callback=model_folder, metavar="FOLDER", help="Start an engine with this model."
 )
 @click.option(
-    "--url", callback=_server_url, help="Ask a server that runs, such as http://127.0.0.1:8000."
+    "--url",
+    callback=server_address,
+    metavar="HOST:PORT",
+    help=f"Ask a server that runs, such as {FIRST}.",
 )
 @click.option(
     "--errors",
@@ -156,7 +139,7 @@ def batch(source: Path, output: Path, **values: Any) -> None:
     \b
     Examples:
       ts batch in.jsonl out.jsonl --model FOLDER
-      ts batch in.jsonl out.jsonl --url http://127.0.0.1:8000
+      ts batch in.jsonl out.jsonl --url 127.0.0.1:8000
     """
     check_environment()
     folder, url = values.pop("model"), values.pop("url")

@@ -4,25 +4,29 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
 
 from tokenspeed.cli.bench_options import COUNT, check_option, finish, save_option, say
-from tokenspeed.cli.options import model_folder
+from tokenspeed.cli.options import model_folder, server_address
+
+_ADDRESS = re.compile(r"://|:\d+(/v1)?/?$|^\d+$")
+"""Of what is meant as a server's address, be it a right one, and not as a folder."""
 
 _MS = click.FloatRange(min=0, min_open=True)
 
 
 def _target(ctx: click.Context, param: click.Parameter, value: str) -> str | None:
     """Callback: a URL without a path, or a model's folder."""
-    if value.startswith(("http://", "https://")):
-        return value.rstrip("/").removesuffix("/v1")
+    if _ADDRESS.search(value) and not Path(value).is_dir():
+        return server_address(ctx, param, value)
     return model_folder(ctx, param, value)
 
 
 @click.command()
-@click.argument("target", callback=_target, metavar="URL|FOLDER")
+@click.argument("target", callback=_target, metavar="HOST:PORT|FOLDER")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF TS SERVE]")
 @click.option("--requests", type=COUNT, default=64, show_default=True)
 @click.option("--concurrency", type=COUNT, default=8, show_default=True, help="Requests at once.")
@@ -48,11 +52,17 @@ def serve(
 ) -> None:
     """Time to first token, between tokens, and goodput of an HTTP server.
 
-    URL is that of a running server; of a FOLDER a server is started, with what stands behind --.
+    HOST:PORT is that of a running server; of a FOLDER a server is started, with what stands
+    behind --.
     """
-    from tokenspeed.bench.http_load import Traffic
+    from tokenspeed.bench.http_load import ServerError, Traffic
     from tokenspeed.bench.serve import Limits, run
+    from tokenspeed.bench.served import ServeFailedError
 
     traffic = Traffic(requests, concurrency, rate, words, output)
     limits = Limits(ttft_ms, itl_ms)
-    finish(run(target, traffic, limits, arguments=arguments, progress=say), save, check)
+    try:
+        report = run(target, traffic, limits, arguments=arguments, progress=say)
+    except (ServerError, ServeFailedError) as error:
+        raise click.ClickException(str(error)) from error
+    finish(report, save, check)

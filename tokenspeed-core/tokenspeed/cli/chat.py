@@ -10,15 +10,16 @@ import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 
+from tokenspeed.address import FIRST, no_api, no_models, unreachable
 from tokenspeed.cli.environment import API_KEY, check_environment
+from tokenspeed.cli.options import server_address
 
 _HELP = "/reset starts over, /exit or Ctrl-D leaves, Ctrl-C stops the answer"
+_MODELS = "/v1/models"
 _TIMEOUT_S = 600.0
-_URL = "http://127.0.0.1:8000"  # where ts serve listens first
 
 
 class ServerError(Exception):
@@ -26,23 +27,14 @@ class ServerError(Exception):
 
 
 class ChatClient:
-    """A conversation with a server.
+    """A conversation with the server at a URL without a path.
 
     Attributes:
         messages: what was said so far.
     """
 
     def __init__(self, url: str, api_key: str | None, options: dict[str, Any]) -> None:
-        try:
-            parts = urlsplit(url if "//" in url else f"http://{url}")
-            usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        except ValueError:  # a port or an IPv6 address that is none
-            usable = None
-        if not usable:
-            raise ServerError(f"{url!r} is no address of a server, such as http://127.0.0.1:8000")
-        self._secure = parts.scheme == "https"
-        self._address = parts.netloc
-        self._path = parts.path.rstrip("/").removesuffix("/v1")
+        self._url = url
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             if not (api_key.isascii() and api_key.isprintable()):
@@ -54,16 +46,14 @@ class ChatClient:
     @property
     def partner(self) -> str:
         """Who answers, for people; once ``use_model`` has chosen."""
-        return f"{self._options['model']} at {self._address}{self._path}"
+        return f"{self._options['model']} at {self._url}"
 
     def use_model(self, name: str | None) -> None:
         """Ask this model; None: the first that the server names."""
-        with self._errors(), self._open("GET", "/v1/models") as response:
-            models = json.loads(response.read()).get("data") or []
+        with self._errors(), self._open("GET", _MODELS) as response:
+            models = json.loads(response.read())["data"]
             if not models:
-                raise ServerError(
-                    f"{self._address} serves no model yet; try again when it is ready"
-                )
+                raise ServerError(f"{self._url} serves no model yet; try again when it is ready")
             self._options["model"] = name or models[0]["id"]
 
     def ask(self, text: str) -> Generator[str, None, None]:
@@ -99,28 +89,28 @@ class ChatClient:
         try:
             yield
         except OSError as error:
-            raise ServerError(
-                f"cannot reach {self._address}: {error}; start a server with 'ts serve FOLDER'"
-            ) from error
+            raise ServerError(unreachable(self._url, error)) from error
         except (http.client.HTTPException, ValueError, LookupError, AttributeError) as error:
-            raise ServerError(
-                f"{self._address} does not speak the OpenAI API: {type(error).__name__}: {error}; "
-                "give the address of 'ts serve'"
-            ) from error
+            raise ServerError(no_api(self._url, f"{type(error).__name__}: {error}")) from error
 
     def _open(self, method: str, path: str, body: Any = None) -> http.client.HTTPResponse:
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self._address, timeout=_TIMEOUT_S)
+        scheme, _, address = self._url.partition("://")
+        secure = scheme == "https"
+        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        connection = kind(address, timeout=_TIMEOUT_S)
         content = None if body is None else json.dumps(body)
-        connection.request(method, self._path + path, content, self._headers)
+        connection.request(method, path, content, self._headers)
         response = connection.getresponse()
         if response.status != http.HTTPStatus.OK:
-            raise ServerError(f"the server answered {response.status}: {_reason(response.read())}")
+            reason = _reason(response.read())
+            if path == _MODELS:
+                raise ServerError(no_models(self._url, response.status, reason))
+            raise ServerError(f"the server answered {response.status}: {reason}")
         return response
 
 
 @click.command()
-@click.argument("url", default=_URL)
+@click.argument("url", default=FIRST, callback=server_address, metavar="[HOST:PORT]")
 @click.option("--model", help="By default the first that the server names.")
 @click.option("--system", help="System message.")
 @click.option("--temperature", type=float)
@@ -129,7 +119,7 @@ class ChatClient:
 def chat(
     url: str, model: str | None, system: str | None, api_key: str | None, **options: Any
 ) -> None:
-    """Talk to the server at URL, by default http://127.0.0.1:8000.
+    """Talk to the server at HOST:PORT, by default 127.0.0.1:8000.
 
     Reads lines from standard input when that is no terminal. Standard output gets the answers
     alone.

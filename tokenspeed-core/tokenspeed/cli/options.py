@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 from tokenspeed_sdk.model_files import read_object
 
+from tokenspeed.address import server_url
 from tokenspeed.cli.lists import list_options
 from tokenspeed.config import ConfigError, EngineConfig
 
@@ -55,6 +56,16 @@ def model_folder(ctx: click.Context, param: click.Parameter, value: str | None) 
             f"{value} has no config.json; give the folder of a downloaded model that holds it"
         )
     return str(folder.resolve())
+
+
+def server_address(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Callback: the URL of the server at HOST:PORT."""
+    if value is None:
+        return None
+    try:
+        return server_url(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def pins(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
