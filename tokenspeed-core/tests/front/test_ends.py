@@ -57,6 +57,21 @@ async def test_what_does_not_end_in_time_fails_with_the_reason(front: Front, str
     assert 'tokenspeed_requests_finished_total{outcome="shutdown"} 1.0' in page
 
 
+async def test_who_hurries_a_front_cuts_off_what_runs(front: Front) -> None:
+    front.engine.step_s = 0.02
+    failed = asyncio.create_task(code_of(front.stub.Generate(request(max_new_tokens=1000))))
+    await eventually(lambda: front.engine.running == 1)
+    drained = asyncio.create_task(front.service.drain(600))
+    await asyncio.sleep(0.3)
+    assert not drained.done()
+    front.service.hurry()
+    await asyncio.wait_for(drained, 10)
+    code, text = await failed
+    assert code == grpc.StatusCode.UNAVAILABLE
+    assert "the server is shutting down and has waited 0." in text
+    assert ended(front) == [("r1", "shutdown", text)]
+
+
 async def test_what_is_compiled_or_waits_for_it_is_cut_off_too(
     serving: Callable[..., Any], grammar_plan: Callable[..., PluginPlan]
 ) -> None:

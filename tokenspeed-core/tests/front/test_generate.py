@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import pytest
 from smg_grpc_proto import tokenspeed_scheduler_pb2 as pb
-from tokenspeed.messages import Rejected
+from tokenspeed.messages import Rejected, Submit
 
 from .conftest import EOS, Front, eventually
 
@@ -73,6 +74,21 @@ async def test_whole_answer_in_complete_only(front: Front) -> None:
     chunks, [complete] = await responses(call)
     assert chunks == []
     assert list(complete.output_ids) == [13, 14, 15, 16, 17]
+
+
+async def test_whole_answers_come_in_their_order(front: Front) -> None:
+    """Whichever ends first: the gateway numbers them as they arrive."""
+
+    def script(submit: Submit) -> Iterator[list[int]]:
+        yield from ([20] for _ in range([9, 2, 5][submit.sampling.seed]))
+        yield [EOS]
+
+    front.engine.script = script
+    call = front.stub.Generate(request(stream=False, n=3, sampling_seed=0, max_new_tokens=20))
+    chunks, completes = await responses(call)
+    assert chunks == []
+    assert [complete.index for complete in completes] == [0, 1, 2]
+    assert [len(complete.output_ids) for complete in completes] == [9, 2, 5]
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -245,6 +245,20 @@ def test_sigterm_drains_before_anybody_is_stopped(start_server):
     ]
 
 
+def test_a_second_signal_hurries_the_front(start_server):
+    """What is open ends with a reason, before anybody is stopped."""
+    server = start_server(FAKE_DRAIN="-1", FAKE_DRAIN_TIMEOUT="60", FAKE_DRAIN_HURRIED="1")
+    server.wait_serving()
+    server.process.send_signal(signal.SIGTERM)
+    wait_for(lambda: order_of(server, "asked"))
+    server.process.send_signal(signal.SIGTERM)
+    assert server.wait(20) == 0
+    assert order_of(server, "asked", "drained", "stop") == [
+        *("asked to drain", "asked to drain", "drained"),
+        *("stop gateway", "stop front", "stop engine"),
+    ]
+
+
 def test_an_interrupt_does_not_drain(start_server):
     server = start_server(FAKE_DRAIN="-1")
     server.wait_serving()

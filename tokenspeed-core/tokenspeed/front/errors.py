@@ -97,8 +97,8 @@ class CutOff(RequestError):
 
     def __init__(self, waited_s: float) -> None:
         super().__init__(
-            f"the server is shutting down and has waited {waited_s:g} s for this request; send it "
-            "to another one, or later"
+            f"the server is shutting down and has waited {waited_s:.3g} s for this request; send "
+            "it to another one, or later"
         )
 
 

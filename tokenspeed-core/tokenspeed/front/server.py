@@ -84,7 +84,7 @@ async def _serve(plan: LaunchPlan, observers: Observers, report: Report, told: T
                 service = SchedulerService(client, ready, folder, config, events, grammars)
                 server = await stack.enter_async_context(GrpcServer(service, config.grpc_port))
                 drain = _Drain(service, admin, config.drain_timeout, report)
-                asyncio.get_running_loop().add_signal_handler(DRAIN, drain.begin)
+                asyncio.get_running_loop().add_signal_handler(DRAIN, drain.ask)
                 watch = asyncio.create_task(warn_of_silence(client))
                 stack.callback(watch.cancel)
                 admin.serving = True
@@ -98,7 +98,8 @@ async def _serve(plan: LaunchPlan, observers: Observers, report: Report, told: T
 
 
 class _Drain:
-    """What follows when the supervisor asks to take nothing new. Reports the event ``drained``."""
+    """What follows when the supervisor asks to take nothing new, and when it asks again, because
+    the operator does not want to wait. Reports the event ``drained``."""
 
     def __init__(
         self, service: SchedulerService, admin: AdminPort, seconds: float, report: Report
@@ -109,11 +110,13 @@ class _Drain:
         self._report = report
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self) -> None:
-        """Once; more often changes nothing."""
+    def ask(self) -> None:
+        """The first time begins, each other one waits no longer."""
         if self._task is None:
             self._admin.draining = True
             self._task = asyncio.create_task(self._drain())
+        else:
+            self._service.hurry()
 
     async def _drain(self) -> None:
         await self._service.drain(self._seconds)

@@ -19,7 +19,7 @@ from smg_grpc_proto import tokenspeed_scheduler_pb2_grpc as pb_grpc
 from smg_grpc_proto.generated import common_pb2 as common
 
 from tokenspeed.front import errors, proto
-from tokenspeed.front.generation import Generation, Output
+from tokenspeed.front.generation import Generation
 from tokenspeed.front.kv_log import CursorLostError
 from tokenspeed.front.kv_stream import BehindError, Record, stream_kv_events
 from tokenspeed.front.loads import Throughput, engine_load, loads_response
@@ -111,6 +111,7 @@ class SchedulerService:
         self._running: dict[str, Generation] = {}
         self._compiling: dict[asyncio.Timeout, int] = {}  # until when, for how many sequences
         self._draining = False
+        self._hurried = False
         self._cut_off: errors.CutOff | None = None
         self._started = time.time()
         self._throughput = Throughput()
@@ -138,20 +139,29 @@ class SchedulerService:
             record.finished(outcome)
 
     async def drain(self, seconds: float) -> None:
-        """Refuse what comes, and wait for what runs: so long, then it fails with the reason."""
+        """Refuse what comes, and wait for what runs: so long, or until ``hurry`` is called, then it
+        fails with the reason."""
         self._draining = True
+        begin = time.monotonic()
         await self._emptied(seconds)
-        self._cut_off = errors.CutOff(seconds)
+        self._cut_off = errors.CutOff(time.monotonic() - begin if self._hurried else seconds)
+        self._hurried = False
         for generation in self._running.values():
             generation.fail(self._cut_off)
         for limit in [limit for limit in self._compiling if not limit.expired()]:
             limit.reschedule(asyncio.get_running_loop().time())
         await self._emptied(_FAILED_S)
 
+    def hurry(self) -> None:
+        """Wait no longer for what runs."""
+        self._hurried = True
+
     async def _emptied(self, seconds: float) -> None:
         """Wait until nothing runs, so long at most."""
         deadline = time.monotonic() + seconds
-        while (self._running or self._compiling) and time.monotonic() < deadline:
+        while (self._running or self._compiling) and not self._hurried:
+            if time.monotonic() >= deadline:
+                return
             await asyncio.sleep(_DRAIN_POLL_S)
 
     async def Abort(self, request: Any, context: Any) -> Any:
@@ -320,32 +330,26 @@ class SchedulerService:
     async def _send(
         self, generation: Generation, validated: GenerationRequest, request: Any, context: Any
     ) -> Outcome:
+        """Pieces as they come, or at last all sequences in their order: the gateway numbers whole
+        answers as they arrive."""
         outcome: Outcome = "stop"
         whole = [proto.Whole() for _ in range(validated.n)]
+        ends: dict[int, Any] = {}
+        of = request.request_id, validated.prompt_tokens
         while not generation.done:
             for output in await generation.next():
                 if not request.stream:
                     whole[output.index].add(output)
                 elif output.token_ids:
-                    await context.write(
-                        proto.chunk_response(request.request_id, validated.prompt_tokens, output)
-                    )
+                    await context.write(proto.chunk_response(*of, output))
                 if output.finish_reason is not None:
                     outcome = output.finish_reason
-                    await self._send_end(output, whole[output.index], validated, request, context)
+                    ends[output.index] = proto.complete_response(*of, output, whole[output.index])
+                    if request.stream:
+                        await context.write(ends.pop(output.index))
+        for _, end in sorted(ends.items()):
+            await context.write(end)
         return outcome
-
-    async def _send_end(
-        self,
-        output: Output,
-        whole: proto.Whole,
-        validated: GenerationRequest,
-        request: Any,
-        context: Any,
-    ) -> None:
-        await context.write(
-            proto.complete_response(request.request_id, validated.prompt_tokens, output, whole)
-        )
 
 
 def _is_empty(ledger: CacheLedger) -> bool:

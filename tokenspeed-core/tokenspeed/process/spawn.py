@@ -120,7 +120,8 @@ class Child:
         write_note(self.note_fd, why, PARENT)
 
     def drain(self) -> None:
-        """Ask it to take nothing new, and to say when nothing runs any more."""
+        """Ask it to take nothing new, and to say when nothing runs any more; again: to cut off what
+        runs."""
         if not self.ended():
             self.process.send_signal(DRAIN)
 

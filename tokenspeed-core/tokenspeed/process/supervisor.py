@@ -143,13 +143,21 @@ class Supervisor:
         return next(child for child in self.children if child.name == name)
 
     def drain(self, front: Child, seconds: float) -> None:
-        """Let the front's requests end, nothing new is taken; a further signal ends the wait.
+        """Let the front's requests end, nothing new is taken; a further signal cuts them off, and
+        one more does not wait for that either.
 
         Args:
             seconds: after which nothing is waited for, whatever the front says.
         """
-        asked = self._signals
-        front.drain()
+        for patience in (seconds, _DRAIN_SLACK):
+            asked = self._signals
+            front.drain()
+            self._await_drained(front, patience, asked)
+            if self._signals == asked:
+                return
+
+    def _await_drained(self, front: Child, seconds: float, asked: int) -> None:
+        """So long at most, and while there were no more than so many signals."""
         deadline = time.monotonic() + seconds
         while not (front.drained or front.ended() or self._signals > asked):
             if (left := deadline - time.monotonic()) <= 0:
