@@ -3,7 +3,8 @@
 """What the published gateway carries of a request's fields, and what it drops.
 
 A test here that fails after the gateway was updated is good news: the gateway carries more. Then
-the field moves from DROPPED to CARRIED, and its line goes from the table in docs/gateway.md.
+the field moves from DROPPED to CARRIED, or out of NARROWER, and its line goes from the table in
+docs/gateway.md.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from .gateway import run_gateway
 DOCS = Path(__file__).parents[3] / "docs" / "gateway.md"
 
 CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"
-RESPONSES = "/v1/responses"
+RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 ROUTES: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4},
     COMPLETIONS: {"prompt": "hello", "max_tokens": 4},
     GENERATE: {"text": "hello", "sampling_params": {"max_new_tokens": 4}},
     RESPONSES: {"input": "hello", "max_output_tokens": 4},
+    MESSAGES: {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4},
 }
 
 Seen = Callable[[Submit], Any]
@@ -80,7 +82,21 @@ DROPPED: list[tuple[str, dict[str, Any], tuple[str, ...], Callable[[Any], bool]]
      lambda sent: not sent.presence_penalty),
     ("custom_params", {"custom_params": {"priority": 3}}, ALL,
      lambda sent: not sent.HasField("custom_params")),
+    ("temprature", {"temprature": 2}, (*ALL, MESSAGES), lambda sent: sent.temperature != 2),
 ]  # fmt: skip
+
+OPENAI = (CHAT, COMPLETIONS, RESPONSES)
+NARROWER: list[tuple[str, str, Any, Any, tuple[str, ...]]] = [
+    # field, its range as the page has it, the last value that is taken, the next, on which routes
+    ("n", "1 to 10", 10, 11, (CHAT,)),
+    ("stop", "up to 4 strings", [*"abcd"], [*"abcde"], OPENAI),
+    ("temperature", "0 to 2", 2, 2.1, OPENAI),
+    ("temperature", "0 to 1", 1, 1.1, (MESSAGES,)),
+    ("top_k", "-1, or from 1", -1, 0, OPENAI),
+    ("top_k", "from 0", 0, -1, (MESSAGES,)),
+    ("repetition_penalty", "0.01 to 2", 2, 2.1, OPENAI),
+    ("seed", "0 to 2^63 - 1", 2**63 - 1, 2**63, (CHAT, COMPLETIONS)),
+]
 
 
 @dataclass
@@ -89,12 +105,17 @@ class Gateway:
     http: aiohttp.ClientSession
 
     async def post(self, route: str, fields: dict[str, Any]) -> Any:
+        """The answer."""
+        status, answer = await self.try_post(route, fields)
+        assert status == 200, answer
+        return answer
+
+    async def try_post(self, route: str, fields: dict[str, Any]) -> tuple[int, Any]:
         """Of /generate, fields are sampling parameters."""
         body = json.loads(json.dumps({"model": "tiny", **ROUTES[route]}))
         (body["sampling_params"] if route == GENERATE else body).update(fields)
         async with self.http.post(route, json=body) as answer:
-            assert answer.status == 200, await answer.text()
-            return await answer.json()
+            return answer.status, await answer.json()
 
 
 @pytest.fixture
@@ -123,6 +144,29 @@ async def test_what_arrives(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -
             await gateway.post(route, fields)
             assert has_nothing(sent[-1].sampling_params), (field, route)
     assert len(sent) == sum(len(routes) for _, _, routes, _ in DROPPED)
+
+
+async def test_what_it_refuses_itself(gateway: Gateway) -> None:
+    """What the front takes as well, over gRPC and on /generate, which passes it on."""
+    submits = gateway.front.engine.submits
+    for field, _, taken, refused, routes in NARROWER:
+        for route in routes:
+            await gateway.post(route, {field: taken})
+            before = len(submits)
+            status, answer = await gateway.try_post(route, {field: refused})
+            assert (status, len(submits)) == (400, before), (field, route)
+            assert "Failed to start generation" not in answer["error"]["message"]
+        if field != "seed":  # its name is another one there
+            await gateway.post(GENERATE, {field: refused})
+    status, answer = await gateway.try_post(RESPONSES, {"temprature": 2})
+    assert (status, "unknown field" in answer["error"]["message"]) == (400, True)
+
+
+async def test_the_least_repetition_penalty(gateway: Gateway) -> None:
+    """32 bits of it are a little less than 0.01."""
+    for route in (CHAT, COMPLETIONS, GENERATE):
+        await gateway.post(route, {"repetition_penalty": 0.01})
+        assert gateway.front.engine.submits[-1].sampling.repetition_penalty == 0.01
 
 
 async def test_logprobs_come_back(gateway: Gateway) -> None:
@@ -170,9 +214,20 @@ async def test_it_cuts_at_a_stop_string_that_comes_too_early(
     assert answer["choices"][0]["text"] == "a "
 
 
+def section(title: str) -> str:
+    return DOCS.read_text().partition(f"## {title}")[2].partition("\n## ")[0]
+
+
+def test_the_page_names_what_is_narrower() -> None:
+    rows = re.findall(
+        r"^\| `([a-z_]+)` \| ([^|]+) \| ([^|]+) \|", section("Narrower over HTTP"), re.MULTILINE
+    )
+    listed = [(field, span, set(re.findall(r"`(/[^`]+)`", routes))) for field, span, routes in rows]
+    assert listed == [(field, span, set(routes)) for field, span, *_, routes in NARROWER]
+
+
 def test_the_page_names_what_is_dropped() -> None:
-    section = DOCS.read_text().partition("## What the gateway drops")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `([a-z_]+)` \| ([^|]+) \|", section, re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z_]+)` \| ([^|]+) \|", section("What the gateway drops"), re.M)
     listed = {field: set(re.findall(r"`(/[^`]+)`", routes)) for field, routes in rows}
     dropped = {field: set(routes) for field, _, routes, _ in DROPPED}
     assert listed == dropped | {"logprobs": {COMPLETIONS}}

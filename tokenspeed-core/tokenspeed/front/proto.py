@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from smg_grpc_proto import tokenspeed_scheduler_pb2 as pb
 
 from tokenspeed.front.caller import Caller, caller_of_custom_params, caller_of_request_id
@@ -40,7 +41,9 @@ def sampling_params(request: Any) -> SamplingParams:
     theirs = request.sampling_params
     caller = _caller(request)
     given = {
-        ours: getattr(theirs, name) for name, ours in _OPTIONAL.items() if theirs.HasField(name)
+        ours: _as_written(getattr(theirs, name))
+        for name, ours in _OPTIONAL.items()
+        if theirs.HasField(name)
     }
     return SamplingParams(
         **given,
@@ -57,6 +60,11 @@ def sampling_params(request: Any) -> SamplingParams:
         priority=caller.priority or 0,
         salt=caller.salt,
     )
+
+
+def _as_written(value: Any) -> Any:
+    """Of a float of 32 bits the shortest decimal: 0.01, and not 0.009999999776482582."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def _caller(request: Any) -> Caller:
