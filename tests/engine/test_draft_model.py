@@ -29,6 +29,7 @@ from tokenspeed.engine.grammar import GrammarLoader, Grammars
 from tokenspeed.engine.graphs import StepKind
 from tokenspeed.engine.speculation import Guesses, Speculation
 from tokenspeed.messages import EngineInput, Sampling, Submit
+from tokenspeed.plugins.errors import DrafterModelError
 from tokenspeed_models.eagle3 import Eagle3, Eagle3Head
 from tokenspeed_sdk.contracts.platform import GRAPH_CAPTURE, Device
 from tokenspeed_sdk.modeling import ForwardBatch
@@ -403,8 +404,8 @@ def test_made_up_weights_need_no_checkpoint(tiny_llama: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"drafter": "eagle3"}, "give its folder with --drafter-model"),
-        ({"drafter": "suffix", "drafter_model": "."}, "suffix has no model; leave --drafter-model"),
+        ({"drafter": "eagle3"}, "give the model's folder with --drafter-model"),
+        ({"drafter": "suffix", "drafter_model": "."}, "drafter suffix has no model"),
         ({"drafter": "eagle3", "drafter_model": "/nowhere"}, "/nowhere/config.json is missing"),
     ],
 )
@@ -412,7 +413,7 @@ def test_what_does_not_fit_is_refused(
     tiny_llama: Path, settings: dict[str, Any], message: str
 ) -> None:
     with (
-        pytest.raises(ValueError, match=message),
+        pytest.raises(DrafterModelError, match=message),
         built(tiny_llama, ReadyMailbox(all_at_once([])), **settings),
     ):
         pass
@@ -421,8 +422,9 @@ def test_what_does_not_fit_is_refused(
 def test_a_head_of_another_model_is_refused(taught: Taught, tmp_path: Path) -> None:
     folder = eagle.save_head(taught.formula, tmp_path, vocab_size=500)
     settings: dict[str, Any] = {"drafter": "eagle3", "drafter_model": str(folder)}
+    message = rf"--drafter-model {folder}: .*vocab_size must be 97 for this model; got 500"
     with (
-        pytest.raises(ValueError, match="vocab_size must be 97 for this model; got 500"),
+        pytest.raises(ValueError, match=message),
         built(taught.target, ReadyMailbox(all_at_once([])), **settings),
     ):
         pass

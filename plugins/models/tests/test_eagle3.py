@@ -59,6 +59,14 @@ def test_which_layers_are_read(fields: dict[str, Any], taps: tuple[int, ...]) ->
     ("fields", "message"),
     [
         ({"num_hidden_layers": 2}, "num_hidden_layers must be 1 for this model; got 2"),
+        (
+            {"num_hidden_layers": 30, "architectures": ["LlamaForCausalLM"]},
+            "it is no head of EAGLE-3, .* LlamaForCausalLM, with num_hidden_layers 30; take a head",
+        ),
+        (
+            {"num_hidden_layers": 2, "architectures": ["LlamaForCausalLMEagle3"]},
+            "num_hidden_layers must be 1 for this model; got 2",
+        ),
         ({"vocab_size": 9}, "vocab_size must be 257 for this model; got 9"),
         ({"target_hidden_size": 9}, "target_hidden_size must be 64 for this model; got 9"),
         ({"hidden_act": "gelu"}, "the drafter's config.json: hidden_act must be one of silu"),
@@ -74,6 +82,13 @@ def test_which_layers_are_read(fields: dict[str, Any], taps: tuple[int, ...]) ->
 def test_what_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Eagle3().read_config({**CONFIG, **fields}, TARGET)
+
+
+@pytest.mark.parametrize(
+    "name", ["LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "EAGLE3", "LlamaForCausalLM"]
+)
+def test_a_head_that_fits_is_taken_whatever_it_calls_itself(name: str) -> None:
+    Eagle3().read_config({**CONFIG, "architectures": [name]}, TARGET)
 
 
 def test_what_it_keeps_of_a_token() -> None:

@@ -90,6 +90,7 @@ class Eagle3:
 
     def read_config(self, config: Mapping[str, Any], target: Mapping[str, Any]) -> Eagle3Config:
         read, of_target = ConfigReader(config, "the drafter's config.json"), ConfigReader(target)
+        _refuse_others(config)
         _refuse_variants(config)
         read.choice("hidden_act", ("silu",), default="silu")
         vocab, target_hidden = of_target.size("vocab_size"), of_target.size("hidden_size")
@@ -351,6 +352,17 @@ def _taps(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:
             f"got {'none' if found is None else found}"
         )
     return tuple(taps)
+
+
+def _refuse_others(config: Mapping[str, Any]) -> None:
+    """What is no head at all. Heads call themselves LlamaForCausalLMEagle3 and the like; one that
+    does not is known by its one layer."""
+    names, layers = config.get("architectures") or [], config.get("num_hidden_layers")
+    if layers not in (None, 1) and names and not any("eagle3" in f"{n}".lower() for n in names):
+        raise ValueError(
+            f"it is no head of EAGLE-3, which has one layer: its config.json says {names[0]}, "
+            f"with num_hidden_layers {layers}; take a head that was trained for the model"
+        )
 
 
 def _refuse_variants(config: Mapping[str, Any]) -> None:

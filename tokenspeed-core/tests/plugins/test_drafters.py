@@ -7,12 +7,19 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from tokenspeed.config import EngineConfig
 from tokenspeed.plugins.choose.drafters import find_drafter, with_drafter
 from tokenspeed.plugins.discover.discovery import discover
 from tokenspeed.plugins.doctor.try_load import try_load
-from tokenspeed.plugins.errors import BrokenPromiseError, UnknownNameError
+from tokenspeed.plugins.errors import (
+    BrokenPromiseError,
+    DrafterModelError,
+    LoadError,
+    UnknownNameError,
+)
 from tokenspeed.plugins.host import resolve_installed
 from tokenspeed.plugins.plan import Planned
+from tokenspeed.process.launch import resolve_engine
 from tokenspeed.registry.drafters import read_drafter
 
 _numbers = itertools.count()
@@ -104,6 +111,39 @@ def test_an_installed_one_is_found(site):
     with pytest.raises(UnknownNameError, match='no drafter "eco" is installed') as caught:
         with_drafter(resolution, "eco")
     assert caught.value.fix == "give one of echo, suffix, or leave it out"
+
+
+MAKE_MODEL = OF_A_MODEL.replace("class Backend", "class make")
+
+
+@pytest.mark.parametrize(
+    ("settings", "what", "fix"),
+    [
+        ({"drafter": "echo"}, "drafter echo guesses with a model", "with --drafter-model"),
+        ({"drafter": "suffix", "drafter_model": "."}, "drafter suffix has no model", "leave it"),
+        (
+            {"drafter": "echo", "drafter_model": "/nowhere"},
+            "/nowhere/config.json is missing",
+            "give the folder",
+        ),
+    ],
+)
+def test_a_model_that_is_missing_or_too_many_is_said_before_a_start(site, settings, what, fix):
+    site.provide("acme-echo", "drafter", "echo", claims=("echo",), code=MAKE_MODEL)
+    site.platform("acme-gpu", "acme")
+    with pytest.raises(DrafterModelError, match=what) as caught:
+        resolve_engine(EngineConfig(model="", **settings))
+    assert fix in caught.value.fix
+
+
+def test_one_with_its_model_is_first_imported_by_the_engine(site, tmp_path):
+    """What it imports may be large."""
+    site.provide("acme-echo", "drafter", "echo", claims=("echo",), code="1 / 0")
+    site.platform("acme-gpu", "acme")
+    (tmp_path / "config.json").write_text("{}")
+    resolve_engine(EngineConfig(model="", drafter="echo", drafter_model=str(tmp_path)))
+    with pytest.raises(LoadError, match="division by zero"):
+        resolve_engine(EngineConfig(model="", drafter="echo"))
 
 
 def test_one_that_is_named_as_the_engines_own_is_shown_as_what_it_is(site):

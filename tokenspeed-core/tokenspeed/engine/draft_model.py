@@ -64,13 +64,13 @@ class DraftFolder:
     def read(
         cls, backend: DraftModelBackend, folder: str, target: Mapping[str, Any], *, weights: bool
     ) -> DraftFolder:
-        """ValueError, WeightError: the folder is none, or not for this ``target``'s config.json."""
-        path = Path(folder, "config.json")
-        if not path.is_file():
-            raise ValueError(
-                f"{path} is missing: --drafter-model is a folder with config.json and weights"
-            )
-        config = backend.read_config(read_object(path), target)
+        """OSError, ValueError, WeightError: the folder is none, or not for this ``target``'s
+        config.json."""
+        raw = read_object(Path(folder, "config.json"))
+        try:
+            config = backend.read_config(raw, target)
+        except ValueError as error:
+            raise ValueError(f"--drafter-model {folder}: {error}") from error
         with Checkpoint(folder) if weights else nullcontext() as checkpoint:
             tensors = () if checkpoint is None else frozenset(checkpoint.entries)
         return cls(backend, folder, config, tensors, weights)

@@ -10,7 +10,7 @@ import numpy as np
 from tokenspeed_sdk.contracts.drafter import DrafterLimits
 
 from tokenspeed._drafts import SuffixDrafter
-from tokenspeed.plugins.choose.drafters import SUFFIX, find_drafter
+from tokenspeed.plugins.choose.drafters import SUFFIX, check_model, find_drafter
 from tokenspeed.registry.drafters import read_drafter
 
 if TYPE_CHECKING:
@@ -69,28 +69,31 @@ def choose_drafter(config: EngineConfig, installed: Sequence[Planned]) -> Backen
 
     Raises:
         UnknownNameError: there is none of that name; the launch has looked before.
-        ValueError: the folder of a model is given where there is none, or missing where there is
-            one.
+        DrafterModelError: the folder of a model is given where there is none, or missing where
+            there is one.
         LoadError, BrokenPromiseError: it is a plugin's, and that one is at fault.
     """
     if config.drafter is None:
         return None
     planned = find_drafter(config.drafter, installed)
     backend: Backend = Suffix() if planned is None else read_drafter(planned)
-    _check_model(backend, config)
+    check_model(backend.name, config.drafter_model, has_model=guesses_with_model(backend))
     return backend
 
 
-def _check_model(backend: Backend, config: EngineConfig) -> None:
-    name = backend.name
-    if not guesses_with_model(backend):
-        if config.drafter_model is not None:
-            raise ValueError(f"--drafter {name} has no model; leave --drafter-model out")
+def check_drafter(config: EngineConfig, installed: Sequence[Planned]) -> None:
+    """Raise as ``choose_drafter``, as far as can be told before anything is started.
+
+    A plugin's drafter is loaded only where no folder is given: one with a model, which may import
+    much, then ends the launch. What else it has to say of a folder, the engine hears.
+    """
+    if config.drafter is None:
         return
-    if config.drafter_model is None:
-        raise ValueError(
-            f"--drafter {name} guesses with a model: give its folder with --drafter-model"
-        )
+    planned, folder = find_drafter(config.drafter, installed), config.drafter_model
+    if planned is None or folder is None:
+        choose_drafter(config, installed)
+    else:
+        check_model(planned.name, folder, has_model=True)
 
 
 def guesses_with_model(backend: Backend | None) -> TypeIs[DraftModelBackend]:

@@ -67,6 +67,10 @@ class UnknownNameError(PluginError):
     """Somebody named what does not exist."""
 
 
+class DrafterModelError(PluginError):
+    """A drafter without the model that it guesses with, or a model for one that has none."""
+
+
 class WheelAbsentError(PluginError):
     """No installed distribution provides what is needed."""
 

@@ -75,7 +75,6 @@ def resolve_engine(engine: EngineConfig, architectures: Sequence[str] | None = N
     Args:
         architectures: of the model's config.json; given, a plugin for one of them must be there.
     """
-    from tokenspeed.plugins.choose.drafters import with_drafter
     from tokenspeed.plugins.choose.lists import gather
     from tokenspeed.plugins.host import resolve_installed
 
@@ -85,7 +84,14 @@ def resolve_engine(engine: EngineConfig, architectures: Sequence[str] | None = N
         lists=gather(engine.allow, engine.deny),
         architectures=architectures,
     )
-    return with_drafter(resolution, engine.drafter)
+    if engine.drafter is None:
+        return resolution
+    from tokenspeed.engine.drafters import check_drafter
+    from tokenspeed.plugins.choose.drafters import with_drafter
+
+    resolution = with_drafter(resolution, engine.drafter)
+    check_drafter(engine, resolution.plan.of("drafter"))
+    return resolution
 
 
 def plan_launch(engine: EngineConfig, front: FrontConfig, ipc: str) -> LaunchPlan:
