@@ -152,7 +152,8 @@ def _flag(field: str) -> str:
 DRAFTER = click.option(
     "--drafter",
     help="Guess what requests say next, so that a step returns several tokens: suffix looks up "
-    "what was said before, eagle3 is a model. Answers stay the same. Left out: nothing is guessed.",
+    "what was said before, eagle3 is a model. Each guess is verified: answers stay the same, but "
+    "for rounding. Left out: nothing is guessed.",
 )
 DRAFTER_MODEL = click.option(
     "--drafter-model",
