@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -66,7 +67,7 @@ async def test_a_bad_one_is_refused_with_the_reason_and_the_next_goes_on(made: G
 
 
 async def test_one_that_takes_too_long_is_ended(
-    made: Grammars, monkeypatch: pytest.MonkeyPatch
+    made: Grammars, starts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await made.compile(regex("a"))
     monkeypatch.setattr(compiler, "COMPILE_S", 1.0)
@@ -84,6 +85,7 @@ async def test_one_that_takes_too_long_is_ended(
     assert longest < 0.8
     monkeypatch.undo()
     assert (await after).compiled.data == b"one b"
+    assert len(starts) == 2, "it is not tried again: that would take others' turn for twice as long"
 
 
 async def test_a_constraint_that_kills_its_compiler_twice_is_refused(
@@ -185,6 +187,23 @@ def test_a_compiler_that_was_killed_while_idle_costs_nobody_a_request(
             assert (await made.compile(regex("d"))).compiled.data == b"one d"
 
     run(outlive())
+
+
+async def test_a_compiler_that_hangs_while_idle_is_replaced(
+    made: Grammars, starts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the limit of compiling, not of opening; and nobody is told that it was opening."""
+    await made.compile(regex("a"))
+    monkeypatch.setattr(compiler, "COMPILE_S", 3.0)
+    process = made._compiler._process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    begin = time.monotonic()
+    assert (await made.compile(regex("b"))).compiled.data == b"one b"
+    assert 3.0 <= time.monotonic() - begin < compiler.OPEN_S / 2
+    assert (process.returncode, len(starts)) == (-signal.SIGKILL, 2)
+    assert (await made.compile(regex("c"))).compiled.data == b"one c"
+    assert len(starts) == 2
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])

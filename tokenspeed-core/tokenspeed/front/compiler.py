@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COMPILE_S = 10.0
-"""Longer no constraint may take."""
+"""Longer no constraint may take; nor may a process that is open take to begin with one."""
 OPEN_S = 60.0
 """The start of the process and of a backend, once: the library is imported, tokens are read."""
 TRIES = 2
@@ -56,7 +56,7 @@ class _EndedError(Exception):
         compiling: whether it worked on the constraint, rather than on what all of them need.
     """
 
-    def __init__(self, how: str, phase: Phase) -> None:
+    def __init__(self, how: str, phase: Phase | None) -> None:
         self.compiling = phase == COMPILING
         when = "while it worked on the constraint" if self.compiling else "before it worked on one"
         super().__init__(f"{how} {when}")
@@ -68,7 +68,7 @@ class Compiler:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._process: asyncio.subprocess.Process | None = None
-        self._phase: Phase = OPENING
+        self._phase: Phase | None = OPENING  # None: open, and without a word on its job so far
 
     async def compile(self, constraint: Constraint) -> Answer:
         """By the process, or by a new one where it ended: the constraint need not be at fault."""
@@ -97,14 +97,15 @@ class Compiler:
         return await process.wait()
 
     async def _tried(self, constraint: Constraint) -> Answer:
-        self._phase = OPENING
         try:
             return await self._compile(constraint)
-        except TimeoutError:
+        except TimeoutError as error:
             await self.end()
             if self._phase == COMPILING:
                 return Failed(f"compiling it took more than {COMPILE_S:g} s")
-            return Unable(f"opening it took more than {OPEN_S:g} s")
+            if self._phase == OPENING:
+                return Unable(f"opening it took more than {OPEN_S:g} s")
+            raise _EndedError(f"no word for {COMPILE_S:g} s", self._phase) from error
         except asyncio.CancelledError:
             await self.end()
             raise
@@ -117,11 +118,12 @@ class Compiler:
         process = await self._running()
         _write(process, msgspec.msgpack.encode(Job(constraint.kind, constraint.text)))
         while True:
-            limit = COMPILE_S if self._phase == COMPILING else OPEN_S
+            limit = OPEN_S if self._phase == OPENING else COMPILE_S
             message = await _within(limit, lambda: _read(process))
             if message not in _PHASES:
                 break
             self._phase = _PHASES[message]
+        self._phase = None
         answer: Answer = msgspec.msgpack.decode(message, type=Answer)
         return answer
 
@@ -132,6 +134,7 @@ class Compiler:
         return self._process or await self._start()
 
     async def _start(self) -> asyncio.subprocess.Process:
+        self._phase = OPENING
         self._process = process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "tokenspeed.grammar.worker"),
             stdin=asyncio.subprocess.PIPE,
