@@ -44,13 +44,14 @@ class Backend:
             time.sleep(60)
         if "die" in text:
             os._exit(3)
-        if text.startswith("once "):  # and then the name of a file
-            try:
-                pathlib.Path(text[5:]).touch(exist_ok=False)
-            except FileExistsError:
-                pass
-            else:
-                os._exit(3)
+        if text.startswith("ends "):  # so many times, which a file counts
+            _, times, file = text.split(maxsplit=2)
+            with pathlib.Path(file).open("ab", buffering=0) as count:
+                if count.tell() < int(times):
+                    count.write(b"x")
+                    os._exit(3)
+        if text.startswith("sleep "):
+            time.sleep(float(text[6:]))
         if "raise" in text:
             1 / 0
         if "bad" in text:

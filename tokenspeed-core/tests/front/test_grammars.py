@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -83,7 +84,7 @@ async def test_one_that_takes_too_long_is_ended(
         await slow
     assert time.monotonic() - begin < 10
     assert longest < 0.8
-    monkeypatch.undo()
+    monkeypatch.setattr(compiler, "COMPILE_S", 10.0)
     assert (await after).compiled.data == b"one b"
     assert len(starts) == 2, "it is not tried again: that would take others' turn for twice as long"
 
@@ -104,10 +105,40 @@ async def test_a_compiler_that_is_killed_at_work_works_on_in_a_new_process(
     made: Grammars, starts: list[int], tmp_path: Path
 ) -> None:
     """The constraint is not at fault: it kills the first process alone."""
-    mark = tmp_path / "mark"
-    text = f"once {mark}"
+    text = f"ends 1 {tmp_path / 'count'}"
     assert (await made.compile(regex(text))).compiled.data == f"one {text}".encode()
-    assert (mark.exists(), len(starts)) == (True, 2)
+    assert len(starts) == 2
+
+
+async def test_what_the_compiler_gave_up_is_refused_for_a_while_only(
+    made: Grammars, jobs: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One over which it was killed, and one for which it was late; a backend's word is kept."""
+    await made.compile(regex("a"))
+    killed, late = f"ends 2 {tmp_path / 'count'}", "sleep 1.5"
+    given = {killed: "it ended 2 times", late: "took more than 1 s", "bad": "that is bad"}
+    monkeypatch.setattr(compiler, "COMPILE_S", 1.0)
+    for _ in range(2):  # the second time it is known
+        for text, why in given.items():
+            with pytest.raises(InvalidRequest, match=why) as caught:
+                await made.compile(regex(text))
+            again = re.search(r"; simplify it, or send it again in ([0-9]+) s$", str(caught.value))
+            if text == "bad":
+                assert again is None
+            else:
+                assert again is not None
+                assert grammars.REFUSED_S / 2 < int(again[1]) <= grammars.REFUSED_S
+    assert jobs == ["a", *given]
+    monkeypatch.setattr(compiler, "COMPILE_S", 10.0)  # the machine is well again
+    monkeypatch.setattr(grammars, "REFUSED_S", 0.0)  # and the time is over
+    for text in (killed, late):
+        made_anew = await made.compile(regex(text))
+        assert made_anew.compiled.data == f"one {text}".encode()
+        assert await made.compile(regex(text)) is made_anew
+    with pytest.raises(InvalidRequest, match="that is bad"):
+        await made.compile(regex("bad"))
+    assert jobs == ["a", *given, killed, late]
+    assert made._bytes == sum(grammars._size(*each) for each in made._kept.items())
 
 
 SICK = """

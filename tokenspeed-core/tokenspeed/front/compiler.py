@@ -21,7 +21,6 @@ from tokenspeed.grammar.worker import (
     LENGTH,
     OPENING,
     Answer,
-    Failed,
     Job,
     Setup,
     Unable,
@@ -49,6 +48,14 @@ _PHASES = {phase.encode(): phase for phase in (OPENING, COMPILING)}
 T = TypeVar("T")
 
 
+class GaveUp(msgspec.Struct, frozen=True):
+    """The process was late or ended over a constraint, and what else went on in the machine may be
+    to blame; what happened, for the client.
+    """
+
+    reason: str
+
+
 class _EndedError(Exception):
     """The process is gone.
 
@@ -70,7 +77,7 @@ class Compiler:
         self._process: asyncio.subprocess.Process | None = None
         self._phase: Phase | None = OPENING  # None: open, and without a word on its job so far
 
-    async def compile(self, constraint: Constraint) -> Answer:
+    async def compile(self, constraint: Constraint) -> Answer | GaveUp:
         """By the process, or by a new one where it ended: the constraint need not be at fault."""
         ends: list[_EndedError] = []
         while len(ends) < TRIES:
@@ -81,7 +88,7 @@ class Compiler:
                 ends.append(error)
         often = f"it ended {TRIES} times, at last with {ends[-1]}"
         if all(end.compiling for end in ends):
-            return Failed(f"the compiler cannot work on it: {often}")
+            return GaveUp(f"the compiler cannot work on it: {often}")
         return Unable(often)
 
     async def end(self, patience: float = 0.0) -> int | None:
@@ -96,13 +103,13 @@ class Compiler:
             process.kill()
         return await process.wait()
 
-    async def _tried(self, constraint: Constraint) -> Answer:
+    async def _tried(self, constraint: Constraint) -> Answer | GaveUp:
         try:
             return await self._compile(constraint)
         except TimeoutError as error:
             await self.end()
             if self._phase == COMPILING:
-                return Failed(f"compiling it took more than {COMPILE_S:g} s")
+                return GaveUp(f"compiling it took more than {COMPILE_S:g} s")
             if self._phase == OPENING:
                 return Unable(f"opening it took more than {OPEN_S:g} s")
             raise _EndedError(f"no word for {COMPILE_S:g} s", self._phase) from error

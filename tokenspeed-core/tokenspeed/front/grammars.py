@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
+import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from tokenspeed_sdk.contracts.grammar import Constraint
 
-from tokenspeed.front.compiler import Compiler
+from tokenspeed.front.compiler import Compiler, GaveUp
 from tokenspeed.front.errors import CompilerBusy, CompilerFailed, InvalidRequest
 from tokenspeed.grammar.worker import Failed, Setup, Unable
 
@@ -37,12 +39,17 @@ MAX_BYTES = 256 << 20
 """What is kept: compiled grammars and the texts that they are found by."""
 MAX_COMPILED = 64 << 20
 """Bytes of one compiled grammar."""
+REFUSED_S = 60.0
+"""A constraint that the compiler gave up is refused for so long. Not for ever, since a machine that
+was short of memory or time may have been to blame; but one that does end or delay it would take the
+turn of all others at each try.
+"""
 
 Key: TypeAlias = tuple[int, Constraint]
 """With its namespace: how long a constraint takes tells nobody what another tenant asks for."""
 
-Made: TypeAlias = "FrontGrammar | str"
-"""What comes of a constraint: a grammar, or why it cannot be one."""
+Made: TypeAlias = "FrontGrammar | Refusal"
+"""What comes of a constraint."""
 
 
 class FrontGrammar(msgspec.Struct, frozen=True):
@@ -52,6 +59,30 @@ class FrontGrammar(msgspec.Struct, frozen=True):
 
     number: int
     compiled: Compiled
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a constraint cannot be a grammar.
+
+    Attributes:
+        since: since when (``time.monotonic()``), if it is for REFUSED_S only.
+    """
+
+    reason: str
+    since: float | None = None
+
+    @property
+    def left_s(self) -> float:
+        """How long it still holds."""
+        if self.since is None:
+            return math.inf
+        return self.since + REFUSED_S - time.monotonic()
+
+    def __str__(self) -> str:
+        if self.since is None:
+            return self.reason
+        wait_s = max(1, math.ceil(self.left_s))
+        return f"{self.reason}; simplify it, or send it again in {wait_s} s"
 
 
 class Grammars:
@@ -74,7 +105,7 @@ class Grammars:
         self._turn = asyncio.Lock()
         self._max_waiting = max_waiting
         self._numbers = itertools.count(1)
-        self._kept: OrderedDict[Key, FrontGrammar | str] = OrderedDict()
+        self._kept: OrderedDict[Key, Made] = OrderedDict()
         self._bytes = 0
         self._pending: dict[Key, _Pending] = {}
 
@@ -100,16 +131,24 @@ class Grammars:
             CompilerFailed: the compiler cannot work.
         """
         key = (namespace, constraint)
-        found: Made | CompilerFailed | None = self._kept.get(key)
+        found: Made | CompilerFailed | None = self._found(key)
         if found is None:
             found = await self._awaited(key)
-        else:
-            self._kept.move_to_end(key)
-        if isinstance(found, str):
+        if isinstance(found, Refusal):
             allowed = f"a constraint that can be honoured: {found}"
             raise InvalidRequest(constraint.kind, constraint.text, allowed)
         if isinstance(found, CompilerFailed):
             raise found
+        return found
+
+    def _found(self, key: Key) -> Made | None:
+        """What is kept of it, as long as it holds."""
+        found = self._kept.get(key)
+        if isinstance(found, Refusal) and found.left_s <= 0:
+            self._drop(key)
+            return None
+        if found is not None:
+            self._kept.move_to_end(key)
         return found
 
     async def _awaited(self, key: Key) -> Made | CompilerFailed:
@@ -148,10 +187,12 @@ class Grammars:
         if isinstance(answer, Unable):  # not kept: it may be able the next time
             return CompilerFailed(answer.reason)
         made: Made
-        if isinstance(answer, Failed):
-            made = answer.reason
+        if isinstance(answer, GaveUp):
+            made = Refusal(answer.reason, since=time.monotonic())
+        elif isinstance(answer, Failed):
+            made = Refusal(answer.reason)
         elif len(answer.compiled.data) > MAX_COMPILED:
-            made = f"compiled it takes more than {MAX_COMPILED >> 20} MiB"
+            made = Refusal(f"compiled it takes more than {MAX_COMPILED >> 20} MiB")
         else:
             made = FrontGrammar(next(self._numbers), answer.compiled)
         self._keep(key, made)
@@ -162,7 +203,10 @@ class Grammars:
         self._kept[key] = made
         self._bytes += _size(key, made)
         while len(self._kept) > MAX_ENTRIES or self._bytes > MAX_BYTES:
-            self._bytes -= _size(*self._kept.popitem(last=False))
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, key: Key) -> None:
+        self._bytes -= _size(key, self._kept.pop(key))
 
 
 class _Pending:
@@ -181,5 +225,5 @@ class _Pending:
 
 
 def _size(key: Key, made: Made) -> int:
-    data = len(made) if isinstance(made, str) else len(made.compiled.data)
+    data = len(made.reason) if isinstance(made, Refusal) else len(made.compiled.data)
     return len(key[1].text) + data
