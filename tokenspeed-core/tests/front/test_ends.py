@@ -15,7 +15,9 @@ from prometheus_client import generate_latest
 from tokenspeed.front import engine_client
 from tokenspeed.front.engine_client import EngineClient
 from tokenspeed.front.errors import EngineGone
+from tokenspeed.front.grammars import FrontGrammar
 from tokenspeed.plugins.plan import PluginPlan
+from tokenspeed_sdk.contracts.grammar import Constraint
 from tokenspeed_sdk.contracts.observer import RequestFinished
 
 from .conftest import Front, eventually
@@ -86,6 +88,33 @@ async def test_what_is_compiled_or_waits_for_it_is_cut_off_too(
             assert code == grpc.StatusCode.UNAVAILABLE
             assert "shutting down and has waited 0.2 s for this request" in text
         assert [outcome for _, outcome, _ in ended(front)] == ["shutdown"] * 3
+
+
+async def test_what_is_compiled_in_the_moment_of_the_cut_is_cut_off_too(
+    serving: Callable[..., Any],
+    grammar_plan: Callable[..., PluginPlan],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cut comes in the turn of the event loop in which it is compiled, before it goes on."""
+    async with serving(plugins=grammar_plan(one=50)) as front:
+        grammars = front.service._grammars
+        grammar = await grammars.compile(Constraint("regex", "a"))
+        made = asyncio.get_running_loop().create_future()
+
+        async def compile_(constraint: Constraint, namespace: int = 0) -> FrontGrammar:
+            return await made  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(grammars, "compile", compile_)
+        call = asyncio.create_task(code_of(front.stub.Generate(request(regex="a"))))
+        await eventually(lambda: len(front.service._compiling) == 1)
+        made.set_result(grammar)
+        async with asyncio.timeout(10):
+            await front.service.drain(0)
+        code, text = await call
+        assert code == grpc.StatusCode.UNAVAILABLE
+        assert "shutting down and has waited 0 s for this request" in text
+        assert ended(front) == [("r1", "shutdown", text)]
+        assert front.engine.submits == [], "the engine never hears of it"
 
 
 def ended(front: Front) -> list[tuple[str, str, str | None]]:

@@ -310,11 +310,14 @@ class SchedulerService:
         self._compiling[limit] = validated.n
         try:
             async with limit:
-                return await validated.compiled_with(self._grammars)
+                compiled = await validated.compiled_with(self._grammars)
         except TimeoutError:
             raise self._cut_off or errors.DeadlineExceeded(timeout_s, by_engine=False) from None
         finally:
             del self._compiling[limit]
+        if self._cut_off is not None:  # the cut found it neither compiling nor running
+            raise self._cut_off
+        return compiled
 
     def _admit(self, request_id: str, n: int) -> None:
         if request_id in self._running:
