@@ -219,6 +219,7 @@ def check_request(events: list[Any], token_ids: bool) -> None:
     assert len(started) in (0, received.sequences)
     assert len(started) + len(tokens) == len(middle)
     assert finished.cached_tokens == sum(event.cached_tokens for event in started)
+    assert finished.started_prompt_tokens == sum(event.prompt_tokens for event in started)
     assert finished.output_tokens == sum(event.count for event in tokens)
     assert finished.outcome not in ("stop", "length") or tokens
     for _, group in groupby(sorted(tokens, key=lambda e: e.index), key=lambda e: e.index):

@@ -70,7 +70,7 @@ CONTRACTS: Mapping[str, ContractNumber] = MappingProxyType(
         "platform": ContractNumber(1, 0),
         "kernel": ContractNumber(1, 0),
         "model": ContractNumber(1, 1),
-        "observer": ContractNumber(1, 4),
+        "observer": ContractNumber(1, 5),
         "grammar": ContractNumber(1, 0),
         "drafter": ContractNumber(1, 0),
     }

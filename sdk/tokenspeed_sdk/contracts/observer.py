@@ -207,12 +207,14 @@ class RequestFinished:
         request_id: the gateway's name for it.
         outcome: how it ended; of several sequences, how the last one did.
         seconds: since the front received it.
-        prompt_tokens: length of the prompt.
-        cached_tokens: sum over its ``sequence_started``.
+        prompt_tokens: length of the prompt, once, however many sequences it has.
+        cached_tokens: sum over its ``sequence_started``; a part of ``started_prompt_tokens``.
         output_tokens: sum over its ``tokens_generated``.
         error: what the client was told, for outcomes that are errors; else None.
         drafted_tokens: guesses at its tokens that were verified. (New in 1.3, as the next.)
         accepted_tokens: those of them that were right.
+        started_prompt_tokens: sum over its ``sequence_started``, of their ``prompt_tokens``: each
+            sequence has the whole prompt. 0 of a request that is refused. (New in 1.5.)
     """
 
     hook: ClassVar[str] = "request_finished"
@@ -228,6 +230,7 @@ class RequestFinished:
     error: str | None
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    started_prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

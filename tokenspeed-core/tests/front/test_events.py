@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import grpc
@@ -125,6 +126,10 @@ async def test_sequences_of_one_request_are_told_apart(front: Front) -> None:
     assert sorted(event.index for event in of(front, TokensGenerated)) == [0, 0, 1, 1, 2, 2]
     [finished] = of(front, RequestFinished)
     assert (finished.output_tokens, finished.cached_tokens) == (6, 9)
+    assert (finished.prompt_tokens, finished.started_prompt_tokens) == (3, 9)
+    value = front.metrics.registry.get_sample_value
+    assert value("tokenspeed_prompt_tokens_total") == finished.started_prompt_tokens
+    assert value("tokenspeed_prefix_hit_tokens_total") == finished.cached_tokens
 
 
 async def test_guesses_are_told_of_their_request(
@@ -145,7 +150,26 @@ async def test_guesses_are_told_of_their_request(
     for event in of(front, RequestFinished):
         log_usage(event)
     assert "request 2 r1: length after " in caplog.text
-    assert "s, 3 prompt tokens (6 cached), 4 output tokens, 12 of 20 guesses right" in caplog.text
+    assert "s, 6 prompt tokens (6 cached), 4 output tokens, 12 of 20 guesses right\n" in caplog.text
+
+
+async def test_the_log_says_why_there_is_no_answer(
+    front: Front, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In one line of bounded length, whatever the text is."""
+    caplog.set_level(logging.INFO, "tokenspeed.observe.usage_log")
+    await code_of(front.stub.Generate(request(n=65)))
+    [finished] = of(front, RequestFinished)
+    log_usage(finished)
+    told = "0 of 0 guesses right; told: n is 65, but must be an integer from 1 to 64\n"
+    assert f"s, 3 prompt tokens (0 cached), 0 output tokens, {told}" in caplog.text
+    caplog.clear()
+    log_usage(replace(finished, error="first\nrequest 8 forged\x1b[2J\u2028" + "x" * 1000))
+    [record] = caplog.records
+    text = record.getMessage()
+    assert "told: first request 8 forged [2J xxx" in text
+    assert text.endswith("xxx...")
+    assert (len(text) < 450, text.isprintable()) == (True, True)
 
 
 async def test_every_outcome(front: Front, monkeypatch: Any) -> None:

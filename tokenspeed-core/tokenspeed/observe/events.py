@@ -140,6 +140,7 @@ class RequestRecord:
         self.request_id = request_id
         self._prompt_tokens = prompt_tokens
         self._received = time.monotonic()
+        self._started_prompt_tokens = 0
         self._cached_tokens = 0
         self._output_tokens = 0
         self._drafted_tokens = 0
@@ -148,6 +149,7 @@ class RequestRecord:
 
     def started(self, index: int, started: Started) -> None:
         """A sequence is part of a step for the first time."""
+        self._started_prompt_tokens += self._prompt_tokens
         self._cached_tokens += started.cached_tokens
         self._events.publish(
             SequenceStarted(
@@ -198,5 +200,6 @@ class RequestRecord:
                 error=error,
                 drafted_tokens=self._drafted_tokens,
                 accepted_tokens=self._accepted_tokens,
+                started_prompt_tokens=self._started_prompt_tokens,
             )
         )

@@ -143,6 +143,7 @@ def _served(
         error=_error(number, outcome),
         drafted_tokens=output,
         accepted_tokens=output // 2,
+        started_prompt_tokens=received.prompt_tokens * sequences,
     )
 
 
