@@ -17,13 +17,39 @@ def said(tmp_path: Path, *arguments: str) -> Result:
     return CliRunner().invoke(batch, [str(source), str(tmp_path / "out.jsonl"), *arguments])
 
 
-@pytest.mark.parametrize("arguments", [(), ("--model", ".", "--url", "http://a")])
-def test_who_answers_must_be_said(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_who_answers_must_be_said_once(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    arguments = tuple(str(tmp_path) if each == "." else each for each in arguments)
-    result = said(tmp_path, *arguments)
-    assert result.exit_code == 2
-    assert "say who answers: --model FOLDER, or --url of a running server" in result.output
+    none, both = said(tmp_path), said(tmp_path, "--model", str(tmp_path), "--url", "http://a")
+    assert none.exit_code == both.exit_code == 2
+    assert "say who answers: --model FOLDER, or --url of a running server" in none.output
+    assert "give --model or --url, not both" in both.output
+
+
+def test_a_pipe_is_no_input(tmp_path: Path) -> None:
+    arguments = ["-", str(tmp_path / "out.jsonl"), "--url", "127.0.0.1:9"]
+    result = CliRunner().invoke(batch, arguments, input="{}\n")
+    assert result.exit_code == 1
+    text = " ".join(result.output.split())
+    assert "Error: - is no regular file, and INPUT is read more than once; write it to a" in text
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    source, folder = tmp_path / "in.jsonl", tmp_path / "none"
+    source.write_text("{}\n")
+    arguments = [str(source), str(folder / "out.jsonl"), "--url", "127.0.0.1:9"]
+    result = CliRunner().invoke(batch, arguments)
+    assert result.exit_code == 1
+    assert f"there is no folder {folder}; make it" in result.output
+
+
+def test_where_nothing_is_left_nothing_goes_on(tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    output.write_text('{"id":"line-1","custom_id":"a"}\n')
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"custom_id": "a"}\n')
+    result = CliRunner().invoke(batch, [str(source), str(output), "--url", "127.0.0.1:9"])
+    assert (result.exit_code, result.stdout) == (0, f"1 answered: {output}\n")
+    assert result.stderr == "nothing left to do\n"
 
 
 @pytest.mark.parametrize("option", ["--threads", "--request-timeout"])
@@ -37,6 +63,7 @@ def test_a_file_without_a_request_is_answered(tmp_path: Path) -> None:
     """And starts nothing."""
     result = said(tmp_path, "--url", "http://127.0.0.1:9")
     assert (result.exit_code, result.stdout) == (0, f"0 answered: {tmp_path / 'out.jsonl'}\n")
+    assert result.stderr == "INPUT has no request\n"
 
 
 def test_help_shows_a_line_and_keeps_the_engine_apart() -> None:

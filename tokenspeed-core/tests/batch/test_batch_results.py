@@ -257,7 +257,9 @@ def test_an_input_that_can_be_read_once_is_refused(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_named(source: Path) -> None:
     with (
-        pytest.raises(BatchError, match=r"cannot write .*nowhere.*: No such file"),
+        pytest.raises(
+            BatchError, match=r"cannot write .*nowhere.*: there is no folder .*nowhere; make it"
+        ),
         open_results(source, source.parent / "nowhere" / "o", source.parent / "e", overwrite=False),
     ):
         pass

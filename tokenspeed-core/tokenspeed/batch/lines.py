@@ -63,20 +63,20 @@ class BadLine:
     message: str
 
 
-class _Fields(msgspec.Struct):
-    """A line as it is written; what else it holds is left out."""
-
-    custom_id: str
-    url: str
-    body: dict[str, Any]
-    method: str = "POST"
-
-
 class _Named(msgspec.Struct):
     custom_id: str | None = None
 
 
-_fields, _named = msgspec.json.Decoder(_Fields), msgspec.json.Decoder(_Named)
+_anything, _named = msgspec.json.Decoder(), msgspec.json.Decoder(_Named)
+
+_FIELDS = (
+    ("custom_id", str, 'a text, such as "1"'),
+    ("url", str, f"{CHAT} or {COMPLETIONS}"),
+    ("body", dict, 'an object, such as {"prompt": "Hi"}'),
+)
+_AS_IN_HELP = "write it as 'ts batch --help' shows"
+_SHOWN = 60
+"""Characters of a value in a message."""
 
 
 def read_lines(path: Path) -> Iterator[Line]:
@@ -101,13 +101,13 @@ def parse(line: Line) -> Request | BadLine:
     if line.content is None:
         return BadLine(None, TOO_LONG, f"a line may have {MOST_BYTES} bytes; split the request")
     try:
-        fields = _fields.decode(line.content)
+        fields = _anything.decode(line.content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return BadLine(custom_id(line), INVALID, f"{error}; see 'ts batch --help' for a line")
+        return BadLine(None, INVALID, f"the line is not JSON: {error}; {_AS_IN_HELP}")
     problem = _problem(fields)
     if problem is not None:
-        return BadLine(fields.custom_id, INVALID, problem)
-    return Request(fields.custom_id, fields.url, fields.body)
+        return BadLine(custom_id(line), INVALID, problem)
+    return Request(fields["custom_id"], fields["url"], fields["body"])
 
 
 def custom_id(line: Line) -> str | None:
@@ -118,14 +118,33 @@ def custom_id(line: Line) -> str | None:
         return None
 
 
-def _problem(fields: _Fields) -> str | None:
-    if fields.method != "POST":
-        return f'method must be "POST"; got {fields.method!r}'
-    if fields.url not in URLS:
-        return f"url must be {' or '.join(URLS)}; got {fields.url!r}"
-    if fields.body.get("stream"):
+def _problem(fields: Any) -> str | None:
+    """What a line lacks of a request; with the field, its value, and what to do."""
+    if not isinstance(fields, dict):
+        return f"a line must be a JSON object; got {_shown(fields)}; {_AS_IN_HELP}"
+    for name, kind, wanted in _FIELDS:
+        if name not in fields:
+            return f"{name} is missing; give {wanted}"
+        if not isinstance(fields[name], kind):
+            return f"{name} must be {wanted}; got {_shown(fields[name])}"
+    return _refused(fields, fields["body"])
+
+
+def _refused(fields: dict[str, Any], body: dict[str, Any]) -> str | None:
+    """What of a request a batch has no use for."""
+    if fields.get("method", "POST") != "POST":
+        return f'method must be "POST", or left out; got {_shown(fields["method"])}'
+    if fields["url"] not in URLS:
+        return f"url must be {CHAT} or {COMPLETIONS}; got {_shown(fields['url'])}"
+    if body.get("stream"):
         return "body.stream has no meaning in a file; leave it out"
-    model = fields.body.get("model")
+    model = body.get("model")
     if model is not None and not isinstance(model, str):
-        return f"body.model must be a name; got {model!r}"
+        return f"body.model must be a name; got {_shown(model)}"
     return None
+
+
+def _shown(value: Any) -> str:
+    """As JSON, its beginning at least."""
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

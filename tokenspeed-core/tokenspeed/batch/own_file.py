@@ -85,9 +85,10 @@ class OwnFile:
         except FileExistsError as error:
             raise self._taken() from error
         except OSError as error:
-            raise BatchError(
-                f"cannot write {self._path}: {error.strerror}; see that it can be written"
-            ) from error
+            why, folder = f"{error.strerror}; see that it can be written", self._path.parent
+            if not folder.exists():
+                why = f"there is no folder {folder}; make it"
+            raise BatchError(f"cannot write {self._path}: {why}") from error
 
     def _taken(self) -> BatchError:
         return BatchError(f"another run writes {self._path}; wait for its end")

@@ -78,7 +78,9 @@ class _Asked:
 
 @click.command(cls=_Sections)
 @click.argument(
-    "source", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="INPUT"
+    "source",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    metavar="INPUT",
 )
 @click.argument("output", type=click.Path(dir_okay=False, path_type=Path), metavar="OUTPUT")
 @click.option(
@@ -143,8 +145,10 @@ def batch(source: Path, output: Path, **values: Any) -> None:
     """
     check_environment()
     folder, url = values.pop("model"), values.pop("url")
-    if (folder is None) == (url is None):
+    if folder is None and url is None:
         raise click.UsageError("say who answers: --model FOLDER, or --url of a running server")
+    if folder is not None and url is not None:
+        raise click.UsageError("give --model or --url, not both: an engine, or a running server")
     if url is not None:
         _refuse_engine_options(click.get_current_context())
     engine = engine_config(folder or "", values)
@@ -186,9 +190,11 @@ def _run(asked: _Asked, url: str | None, engine: EngineConfig, values: dict[str,
         ) as results:
             begun, done = True, results.done
             progress = Progress(done.answered, done.failed, done.bytes)
-            if done.line:
-                console.print(f"going on behind line {done.line:,}", highlight=False)
-            if not done.complete:
+            if done.complete:
+                console.print("nothing left to do" if done.line else "INPUT has no request")
+            else:
+                if done.line:
+                    console.print(f"going on behind line {done.line:,}", highlight=False)
                 asking = _Asking(asked, results, progress, console)
                 if url is None:
                     _ask_own(asking, engine, values)
