@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tokenspeed_sdk.contracts.grammar import Constraint, GrammarError, Vocabulary
 from tokenspeed_sdk.contracts.probe import Accept, Decline, Verdict
-from tokenspeed_sdk.json_schema import MAX_DEPTH, parts
+from tokenspeed_sdk.json_schema import MAX_DEPTH, named, parts
 from tokenspeed_sdk.testing.grammar.examples import EXAMPLES
 from tokenspeed_sdk.testing.grammar.suite import CHECKS, Subject
 
@@ -192,6 +192,12 @@ def test_parts_of_a_schema() -> None:
     assert len(parts(deep)) == MAX_DEPTH
     assert parts("[" * 100_000) == []
     assert parts('"a"') == []
+
+
+def test_of_very_many_faults_the_first_are_named() -> None:
+    assert named(["a"]) == "a"
+    assert named([*map(str, range(20))]).endswith("18, 19")
+    assert named([*map(str, range(23))]).endswith("18, 19, and 3 more")
 
 
 def test_what_a_reference_leads_to_is_a_part() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -34,6 +34,16 @@ def depth(text: str) -> int:
         now += (token[1] is not None) - (token[2] is not None)
         deepest = max(deepest, now)
     return deepest
+
+
+MOST_NAMED = 20
+"""Of what a schema has too much of: a message is no book."""
+
+
+def named(found: Sequence[str]) -> str:
+    """All of them for people; of very many the first, and how many more there are."""
+    more = len(found) - MOST_NAMED
+    return ", ".join(found[:MOST_NAMED]) + (f", and {more} more" if more > 0 else "")
 
 
 class Part(NamedTuple):

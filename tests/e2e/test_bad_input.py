@@ -60,7 +60,7 @@ FRONT_JUDGES: dict[str, tuple[tuple[str, bytes], int, list[str]]] = {
     "schema": (
         chat(response_format={"type": "json_schema", "json_schema": UNHONOURED}),
         400,
-        ["json_schema", "does not honour uniqueItems at #/properties/a"],
+        ["json_schema", "does not honour 'uniqueItems' at #/properties/a"],
     ),
 }
 

@@ -37,7 +37,7 @@ def test_a_keyword_that_is_declined_is_one_that_the_library_refuses(
         value = "#a" if keyword == "$dynamicRef" else "a"
     constraint = Constraint("json_schema", json.dumps({"properties": {"p": {keyword: value}}}))
     verdict = LLGuidance().accept(constraint)
-    assert verdict == Decline(f"does not honour {keyword} at #/properties/p")
+    assert verdict == Decline(f"does not honour {keyword!r} at #/properties/p")
     with pytest.raises(GrammarError):
         library.compile(constraint)
 
@@ -46,7 +46,7 @@ def test_schemas_within_tags_are_looked_through() -> None:
     content = {"type": "json_schema", "json_schema": {"not": {}}}
     tag = {"format": {"type": "tag", "begin": "<", "content": content, "end": ">"}}
     verdict = LLGuidance().accept(Constraint("structural_tag", json.dumps(tag)))
-    assert verdict == Decline("does not honour not at #/format/content/json_schema")
+    assert verdict == Decline("does not honour 'not' at #/format/content/json_schema")
 
 
 ROUNDED = [
@@ -70,7 +70,8 @@ ROUNDED = [
 @pytest.mark.parametrize(("schema", "words"), ROUNDED)
 def test_a_number_that_a_double_does_not_hold_is_declined(schema: str, words: str) -> None:
     number, _, place = words.partition(" ")
-    said = f"does not honour the number {number} {place}, which it rounds"
+    keyword, at = place.removeprefix("of ").split(" ", 1)
+    said = f"does not honour the number {number} of {keyword!r} {at}, which it rounds"
     assert LLGuidance().accept(Constraint("json_schema", schema)) == Decline(said)
 
 
@@ -102,13 +103,23 @@ def test_options_of_the_library_are_declined() -> None:
     """They would switch off its own refusals."""
     text = '{"x-guidance": {"lenient": true}, "items": {}}'
     verdict = LLGuidance().accept(Constraint("json_schema", text))
-    assert verdict == Decline("does not honour x-guidance at #")
+    assert verdict == Decline("does not honour 'x-guidance' at #")
 
 
 def test_what_a_reference_leads_to_is_looked_through() -> None:
     text = '{"$ref": "#/foo", "foo": {"uniqueItems": true}}'
     verdict = LLGuidance().accept(Constraint("json_schema", text))
-    assert verdict == Decline("does not honour uniqueItems at #/foo")
+    assert verdict == Decline("does not honour 'uniqueItems' at #/foo")
+
+
+def test_all_that_is_not_honoured_is_named() -> None:
+    text = """{"uniqueItems": true, "not": {}, "const": 9007199254740993,
+               "properties": {"a": {"if": {}, "then": {}}}}"""
+    assert LLGuidance().accept(Constraint("json_schema", text)) == Decline(
+        "does not honour 'not' at #, 'uniqueItems' at #, "
+        "the number 9007199254740993 of 'const' at #, which it rounds, "
+        "'if' at #/properties/a, 'then' at #/properties/a"
+    )
 
 
 TEXT = {"type": "any_text"}

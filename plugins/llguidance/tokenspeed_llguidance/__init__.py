@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokenspeed_sdk.contracts.probe import Accept, Decline, Verdict
-from tokenspeed_sdk.json_schema import parts, schemas_of_tags
+from tokenspeed_sdk.json_schema import named, parts, schemas_of_tags
 
 from tokenspeed_llguidance.numbers import number, rounded
 
@@ -46,11 +46,13 @@ class LLGuidance:
         """
         readers = {"json_schema": parts, "structural_tag": schemas_of_tags}
         if reader := readers.get(constraint.kind):
+            found = []
             for path, schema in reader(constraint.text, number):
-                if found := sorted((UNIMPLEMENTED | {OPTIONS}) & schema.keys()):
-                    return Decline(f"does not honour {', '.join(found)} at {path}")
-                if what := rounded(schema):
-                    return Decline(f"does not honour {what} at {path}, which it rounds")
+                keywords = sorted((UNIMPLEMENTED | {OPTIONS}) & schema.keys())
+                found += [f"{keyword!r} at {path}" for keyword in keywords]
+                found += [f"{what} at {path}, which it rounds" for what in rounded(schema)]
+            if found:
+                return Decline(f"does not honour {named(found)}")
         return Accept(SCORE, "computes masks as they are asked for")
 
     def open(self, vocabulary: Vocabulary) -> GrammarLibrary:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -40,13 +40,12 @@ def _is_kept(text: str) -> bool:
     return written == Decimal(double) and (abs(double) < 2**63 or is_shortest)
 
 
-def rounded(schema: Mapping[str, Any]) -> str | None:
-    """The first such number of one schema, with its keyword, for people."""
+def rounded(schema: Mapping[str, Any]) -> Iterator[str]:
+    """The first such number of each keyword of one schema, for people."""
     for keyword in _KEYWORDS:
         found = _first(schema.get(keyword))
         if found is not None:
-            return f"the number {found} of {keyword}"
-    return None
+            yield f"the number {found} of {keyword!r}"
 
 
 def _first(data: Any) -> Rounded | None:

@@ -13,20 +13,20 @@ from tokenspeed_sdk.contracts.probe import Accept, Decline
 from tokenspeed_xgrammar import XGrammar, honoured
 
 DECLINED: list[tuple[Any, str]] = [
-    ({"uniqueItems": True}, "uniqueItems"),
-    ({"unevaluatedProperties": False}, "unevaluatedProperties"),
-    ({"x-guidance": {"item_separator": ","}, "type": "array"}, "x-guidance"),
-    ({"allOf": [{}, {}]}, "allOf of several"),
-    ({"anyOf": [{}], "minimum": 5}, "minimum beside anyOf"),
-    ({"$ref": "#/a", "type": "integer"}, "type beside $ref"),
-    ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf, unless each member has"),
-    ({"enum": ["a", 1], "type": "string"}, "type beside enum"),
-    ({"pattern": "a", "maxLength": 3}, "maxLength beside pattern"),
-    ({"format": "date", "pattern": "a"}, "format beside pattern"),
-    ({"required": ["q"]}, "required 'q' without its property"),
-    ({"$ref": "#name"}, "$ref '#name', which is no path in the schema"),
-    ({"items": [{}]}, "items with a list"),
-    ({"exclusiveMinimum": True}, "exclusiveMinimum without a number"),
+    ({"uniqueItems": True}, "'uniqueItems'"),
+    ({"unevaluatedProperties": False}, "'unevaluatedProperties'"),
+    ({"x-guidance": {"item_separator": ","}, "type": "array"}, "'x-guidance'"),
+    ({"allOf": [{}, {}]}, "'allOf' of several"),
+    ({"anyOf": [{}], "minimum": 5}, "'minimum' beside 'anyOf'"),
+    ({"$ref": "#/a", "type": "integer"}, "'type' beside '$ref'"),
+    ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "'oneOf', unless each member has"),
+    ({"enum": ["a", 1], "type": "string"}, "'type' beside 'enum'"),
+    ({"pattern": "a", "maxLength": 3}, "'maxLength' beside 'pattern'"),
+    ({"format": "date", "pattern": "a"}, "'format' beside 'pattern'"),
+    ({"required": ["q"]}, "'required' of 'q' without a property"),
+    ({"$ref": "#name"}, "'$ref' to '#name', which is no path in the schema"),
+    ({"items": [{}]}, "'items' with a list"),
+    ({"exclusiveMinimum": True}, "'exclusiveMinimum' without a number"),
 ]
 ORDINARY: list[Any] = [
     {},
@@ -63,3 +63,14 @@ def test_what_is_ignored_is_named_with_its_place(schema: Any, what: str) -> None
 @pytest.mark.parametrize("schema", ORDINARY)
 def test_ordinary_schemas_are_accepted(schema: Any) -> None:
     assert isinstance(verdict("json_schema", schema), Accept)
+
+
+def test_all_that_is_ignored_is_named() -> None:
+    members = [{"type": "object", "not": {}, "required": ["q", "r"]}, {"$ref": "#/a", "if": {}}]
+    assert verdict("json_schema", {"allOf": members, "type": "object", "minProperties": 1}) == (
+        Decline(
+            "does not honour 'minProperties', 'type' beside 'allOf' at #, "
+            "'allOf' of several at #, 'not' at #/allOf/0, "
+            "'required' of 'q', 'r' without a property at #/allOf/0, 'if' at #/allOf/1"
+        )
+    )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokenspeed_sdk.contracts.probe import Accept, Decline, Verdict
-from tokenspeed_sdk.json_schema import parts, schemas_of_tags
+from tokenspeed_sdk.json_schema import named, parts, schemas_of_tags
 
 from tokenspeed_xgrammar.honoured import ignored
 
@@ -31,9 +31,13 @@ class XGrammar:
         """Declines schemas of which the library ignores something."""
         readers = {"json_schema": parts, "structural_tag": schemas_of_tags}
         if reader := readers.get(constraint.kind):
-            for path, schema in reader(constraint.text):
-                if what := ignored(schema):
-                    return Decline(f"does not honour {what} at {path}")
+            found = [
+                f"{what} at {path}"
+                for path, schema in reader(constraint.text)
+                for what in ignored(schema)
+            ]
+            if found:
+                return Decline(f"does not honour {named(found)}")
         return Accept(SCORE, "computes masks before the first token")
 
     def open(self, vocabulary: Vocabulary) -> GrammarLibrary:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 _IGNORED = (
@@ -33,12 +33,20 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 }
 
 
-def ignored(schema: Mapping[str, Any]) -> str | None:
+def ignored(schema: Mapping[str, Any]) -> Iterator[str]:
     """What of one schema, without those inside of it, is not honoured, for people."""
-    for keyword in _IGNORED:
-        if keyword in schema and (keyword, schema[keyword]) != ("uniqueItems", False):
-            return keyword
-    return next((what for check in _CHECKS if (what := check(schema))), None)
+    keywords = [key for key in _IGNORED if key in schema and not _means_nothing(schema, key)]
+    yield from map(repr, keywords)
+    rest = {key: value for key, value in schema.items() if key not in keywords}
+    yield from (what for check in _CHECKS if (what := check(rest)))
+
+
+def _means_nothing(schema: Mapping[str, Any], keyword: str) -> bool:
+    return keyword == "uniqueItems" and schema[keyword] is False
+
+
+def _quoted(keywords: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(keywords)))
 
 
 def _beside(keyword: str) -> Callable[[Mapping[str, Any]], str | None]:
@@ -46,14 +54,14 @@ def _beside(keyword: str) -> Callable[[Mapping[str, Any]], str | None]:
 
     def check(schema: Mapping[str, Any]) -> str | None:
         others = schema.keys() - _ANNOTATIONS - {keyword}
-        return f"{min(others)} beside {keyword}" if keyword in schema and others else None
+        return f"{_quoted(others)} beside {keyword!r}" if keyword in schema and others else None
 
     return check
 
 
 def _all_of(schema: Mapping[str, Any]) -> str | None:
     members = schema.get("allOf")
-    return "allOf of several" if isinstance(members, list) and len(members) > 1 else None
+    return "'allOf' of several" if isinstance(members, list) and len(members) > 1 else None
 
 
 def _one_of(schema: Mapping[str, Any]) -> str | None:
@@ -66,7 +74,7 @@ def _one_of(schema: Mapping[str, Any]) -> str | None:
         kind = member.get("type") if isinstance(member, dict) else None
         kind = "number" if kind == "integer" else kind
         if not isinstance(kind, str) or kind in seen:
-            return "oneOf, unless each member has a type of its own"
+            return "'oneOf', unless each member has a type of its own"
         seen.add(kind)
     return None
 
@@ -78,10 +86,10 @@ def _enum(schema: Mapping[str, Any]) -> str | None:
             continue
         others = schema.keys() - _ANNOTATIONS - {keyword, "type"}
         if others:
-            return f"{min(others)} beside {keyword}"
+            return f"{_quoted(others)} beside {keyword!r}"
         values = schema[keyword] if keyword == "enum" else [schema[keyword]]
         if "type" in schema and not _of_type(values, schema["type"]):
-            return f"type beside {keyword}"
+            return f"'type' beside {keyword!r}"
     return None
 
 
@@ -95,7 +103,7 @@ def _string(schema: Mapping[str, Any]) -> str | None:
     """Of a pattern, a format and lengths only the first is honoured."""
     said = [key for key in ("pattern", "format") if key in schema]
     said += [key for key in ("minLength", "maxLength") if key in schema and said]
-    return f"{said[1]} beside {said[0]}" if len(said) > 1 else None
+    return f"{_quoted(said[1:])} beside {said[0]!r}" if len(said) > 1 else None
 
 
 def _required(schema: Mapping[str, Any]) -> str | None:
@@ -103,23 +111,23 @@ def _required(schema: Mapping[str, Any]) -> str | None:
     if not isinstance(names, list) or not isinstance(known, dict):
         return None
     missing = sorted(str(name) for name in names if name not in known)
-    return f"required {missing[0]!r} without its property" if missing else None
+    return f"'required' of {_quoted(missing)} without a property" if missing else None
 
 
 def _reference(schema: Mapping[str, Any]) -> str | None:
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference != "#" and not reference.startswith("#/"):
-        return f"$ref {reference!r}, which is no path in the schema"
+        return f"'$ref' to {reference!r}, which is no path in the schema"
     return None
 
 
 def _old_forms(schema: Mapping[str, Any]) -> str | None:
     """Of drafts before 2020-12."""
     if isinstance(schema.get("items"), list):
-        return "items with a list"
+        return "'items' with a list"
     for keyword in ("exclusiveMinimum", "exclusiveMaximum"):
         if isinstance(schema.get(keyword), bool):
-            return f"{keyword} without a number"
+            return f"{keyword!r} without a number"
     return None
 
 

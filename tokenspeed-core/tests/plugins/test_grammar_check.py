@@ -97,8 +97,27 @@ def test_when_none_takes_it_the_status_says_so(run, tmp_path):
 
 def test_a_name_that_says_nothing_needs_a_kind(run, tmp_path):
     (tmp_path / "it.txt").write_text("[a-z]+")
-    assert "give --kind" in run(str(tmp_path / "it.txt")).output
+    text = " ".join(run(str(tmp_path / "it.txt")).output.split())
+    assert f"the name of {tmp_path / 'it.txt'} does not say what it holds; give --kind" in text
+    assert "one of json_schema, regex, ebnf, structural_tag" in text
+    assert "the name of standard input" in run("-", input="a").output
     assert run(str(tmp_path / "it.txt"), "--kind", "ebnf").exit_code == 0
+
+
+@pytest.mark.parametrize("content", ['{"type": ', "", "[" * 100_000])
+def test_what_is_no_json_is_said(run, tmp_path, content):
+    file = tmp_path / "it.json"
+    file.write_text(content)
+    result = run(str(file))
+    assert result.exit_code == 1
+    assert f"Error: {file} is not JSON: " in result.output
+    tag = run("-", "--kind", "structural_tag", input=content)
+    assert "Error: standard input is not JSON: " in tag.output
+
+
+def test_what_is_no_text_is_said(run, tmp_path):
+    (tmp_path / "it.regex").write_bytes(b"\xff")
+    assert "it.regex is not UTF-8 text; convert it" in run(str(tmp_path / "it.regex")).output
 
 
 def test_without_a_backend_the_wheel_is_named(run, tmp_path):

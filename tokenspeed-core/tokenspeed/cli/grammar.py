@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tokenspeed.grammar.backends import Backends
 
 KINDS = ("json_schema", "regex", "ebnf", "structural_tag")
+_OF_JSON = ("json_schema", "structural_tag")
 BY_SUFFIX = {".regex": "regex", ".re": "regex", ".ebnf": "ebnf", ".gbnf": "ebnf"}
 
 
@@ -63,8 +64,10 @@ def check(
     Ends with status 1 when none takes it.
     """
     check_environment()
-    text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
-    kind = kind or _kind(Path(file).suffix, text)
+    text = _read(file)
+    kind = kind or _kind(file, text)
+    if kind in _OF_JSON:
+        _check_json(file, text)
     if kind == "regex":
         text = text.removesuffix("\n")  # an editor's
     found = discover()
@@ -116,14 +119,36 @@ def _ask(backends: Backends, constraint: Constraint) -> Iterator[tuple[str, str,
             mark = ""
 
 
-def _kind(suffix: str, text: str) -> str:
+def _read(file: str) -> str:
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{_named(file)} is not UTF-8 text; convert it") from error
+
+
+def _check_json(file: str, text: str) -> None:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise click.ClickException(f"{_named(file)} is not JSON: {error}") from error
+
+
+def _named(file: str) -> str:
+    return "standard input" if file == "-" else file
+
+
+def _kind(file: str, text: str) -> str:
+    suffix = Path(file).suffix
     if suffix in BY_SUFFIX:
         return BY_SUFFIX[suffix]
     if suffix != ".json":
-        raise click.UsageError("what FILE holds is not said by its name: give --kind")
+        raise click.UsageError(
+            f"the name of {_named(file)} does not say what it holds; give --kind, one of "
+            f"{', '.join(KINDS)}"
+        )
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return "json_schema"
     tagged = isinstance(found, dict) and found.get("type") == "structural_tag"
     return "structural_tag" if tagged else "json_schema"
