@@ -52,8 +52,12 @@ UNHONOURED = {
     "name": "x",
     "schema": {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}},
 }
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": schema}}
+    for name, schema in (("good", {"type": "object"}), ("bad", UNHONOURED["schema"]))
+]
 FRONT_JUDGES: dict[str, tuple[tuple[str, bytes], int, list[str]]] = {
-    "empty prompt": (completion(""), 400, ["prompt", "at least 1 token"]),
+    "empty prompt": (completion(""), 400, ["prompt is empty", "at least 1 token"]),
     "id too large": (generate([1, VOCABULARY]), 400, ["49152", "from 0 to 49151"]),
     "penalty": (completion("Hello", repetition_penalty=0.001), 400, ["repetition_penalty", "100"]),
     "logprobs": (chat(logprobs=True, top_logprobs=21), 400, ["top_logprobs", "20"]),
@@ -61,6 +65,11 @@ FRONT_JUDGES: dict[str, tuple[tuple[str, bytes], int, list[str]]] = {
         chat(response_format={"type": "json_schema", "json_schema": UNHONOURED}),
         400,
         ["json_schema", "does not honour 'uniqueItems' at #/properties/a"],
+    ),
+    "schema of a tool": (
+        chat(tools=TOOLS, tool_choice="required"),
+        400,
+        [": llguidance does not honour uniqueItems at tool bad, #/properties/a"],
     ),
 }
 
@@ -126,7 +135,7 @@ def test_a_neighbour_is_unharmed(server: Any) -> None:
 
 # name -> (change of a good request, what the status message must contain)
 GRPC_CASES: dict[str, tuple[Callable[[Any], None], list[str]]] = {
-    "no tokens": (lambda r: r.tokenized.ClearField("input_ids"), ["prompt", "at least 1 token"]),
+    "no tokens": (lambda r: r.tokenized.ClearField("input_ids"), ["prompt is empty"]),
     "id too large": (
         lambda r: r.tokenized.input_ids.append(VOCABULARY), ["49152", "from 0 to 49151"]
     ),

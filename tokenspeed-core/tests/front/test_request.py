@@ -151,7 +151,7 @@ def test_out_of_range(field: str, value: Any, allowed: str) -> None:
 @pytest.mark.parametrize(
     ("tokens", "text"),
     [
-        ([], "prompt is [], but must be at least 1 token"),
+        ([], "prompt is empty, but must be at least 1 token"),
         ([-1], "prompt token 0 is -1, but must be from 0 to 99"),
         ([5, 100], "prompt token 1 is 100, but must be from 0 to 99"),
         ([5, 1 << 62], "prompt token 1 is"),

@@ -34,6 +34,14 @@ class InvalidRequest(RequestError):
         super().__init__(f"{field} is {_shown(value)}, but must be {allowed}")
 
 
+class UnhonouredConstraint(InvalidRequest):
+    """No backend can keep to a constraint; why is all that a text needs."""
+
+    def __init__(self, kind: str, text: str, reason: str) -> None:
+        super().__init__(kind, text, "a constraint that can be honoured")
+        self.args = (f"{kind} is {_shown(text)}: {reason}",)
+
+
 class RejectedByScheduler(RequestError):
     """The request can never run here: it needs more than the engine has."""
 

@@ -4,7 +4,7 @@
 while there is room.
 
     async with Grammars(plan.plugins, folder, vocab_size) as grammars:
-        grammar = await grammars.compile(constraint)     # InvalidRequest says what is wrong
+        grammar = await grammars.compile(constraint)     # UnhonouredConstraint says why
 
 The event loop never waits: a process of its own compiles, and is ended when it takes too long. What
 nobody waits for any more is not begun.
@@ -24,7 +24,7 @@ import msgspec
 from tokenspeed_sdk.contracts.grammar import Constraint
 
 from tokenspeed.front.compiler import Compiler, GaveUp
-from tokenspeed.front.errors import CompilerBusy, CompilerFailed, InvalidRequest
+from tokenspeed.front.errors import CompilerBusy, CompilerFailed, UnhonouredConstraint
 from tokenspeed.grammar.worker import Failed, Setup, Unable
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Grammars:
             namespace: only requests of the same one share what is compiled.
 
         Raises:
-            InvalidRequest: it cannot be compiled, with the reason.
+            UnhonouredConstraint: it cannot be compiled, with the reason.
             CompilerBusy: too many others wait.
             CompilerFailed: the compiler cannot work.
         """
@@ -135,8 +135,7 @@ class Grammars:
         if found is None:
             found = await self._awaited(key)
         if isinstance(found, Refusal):
-            allowed = f"a constraint that can be honoured: {found}"
-            raise InvalidRequest(constraint.kind, constraint.text, allowed)
+            raise UnhonouredConstraint(constraint.kind, constraint.text, found)
         if isinstance(found, CompilerFailed):
             raise found
         return found

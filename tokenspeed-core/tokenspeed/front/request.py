@@ -177,7 +177,7 @@ def _prompt(tokens: Sequence[int], limits: Limits) -> NDArray[np.int32]:
     if ids is None:
         raise InvalidRequest("prompt", tokens, "a flat list of token ids")
     if len(ids) == 0:
-        raise InvalidRequest("prompt", [], "at least 1 token")
+        raise InvalidRequest("prompt", Amount("empty"), "at least 1 token")
     if len(ids) + 1 > limits.max_model_len:
         raise InvalidRequest(
             "prompt",

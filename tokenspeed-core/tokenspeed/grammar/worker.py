@@ -20,6 +20,7 @@ import msgspec
 from tokenspeed_sdk.contracts.grammar import Constraint, GrammarError
 
 from tokenspeed.grammar.backends import Backends, Compiled, OpenError, Phase
+from tokenspeed.grammar.tools import naming_tools
 from tokenspeed.plugins.plan import PluginPlan
 from tokenspeed.process.lifeline import tie_to_parent
 
@@ -104,14 +105,14 @@ def main() -> None:
 
     while (message := read(incoming)) is not None:
         job = msgspec.msgpack.decode(message, type=Job)
+        constraint = Constraint(job.kind, job.text)
         answer: Answer
         try:
-            constraint = Constraint(job.kind, job.text)
             answer = Done(backends.compile(constraint, lambda phase: send(phase.encode())))
         except OpenError as error:
             answer = Unable(str(error))
         except GrammarError as error:
-            answer = Failed(str(error))
+            answer = Failed(naming_tools(constraint, str(error)))
         except (OSError, ValueError) as error:  # of the vocabulary
             answer = Unable(str(error))
         except MemoryError:
