@@ -8,6 +8,7 @@ An engine takes seconds to start: all but the suite share one.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,12 +58,16 @@ def shared(running: Session, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def saved(folder: Path, *arguments: object) -> dict[str, Any]:
+    report, _ = saved_and_printed(folder, *arguments)
+    return report
+
+
+def saved_and_printed(folder: Path, *arguments: object) -> tuple[dict[str, Any], str]:
     file = folder / "report.json"
     command = [*map(str, arguments), *ENGINE, "--save", str(file)]
     result = CliRunner().invoke(bench, command, catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    report: dict[str, Any] = json.loads(file.read_text())
-    return report
+    return json.loads(file.read_text()), result.output
 
 
 @pytest.mark.usefixtures("shared")
@@ -80,6 +85,7 @@ def test_decode(tiny_llama: Path, tmp_path: Path) -> None:
     layers, head = 2, 97 * 32
     weights = layers * (32 * 64 + 32 * 32 + 3 * 32 * 64) + head  # qkv, output, MLP
     assert report["notes"]["linears alone"] == f"{weights * 4 / 1e9:.4g} GB read in a pass"
+    assert re.fullmatch(r".* KV read at [1-9][\d.]* [GT]B/s", report["notes"]["floor"])
     assert all(0 < value < 1e5 for value in report["samples"]["host us 3"])
     assert [point["concurrency"] for point in report["points"]] == [1, 3]
     for point in report["points"]:
@@ -91,7 +97,10 @@ def test_decode(tiny_llama: Path, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("shared")
 def test_weights(tiny_llama: Path, tmp_path: Path) -> None:
     work = ("--batch", 1, "--batch", 2, "--repetitions", 1, "--quantization", "int8")
-    report = saved(tmp_path, "weights", tiny_llama, *work)
+    report, printed = saved_and_printed(tmp_path, "weights", tiny_llama, *work)
+    assert "warming up" in printed
+    assert "repetition 1 of 1" in printed
+    assert "repetition 0" not in printed
     assert [row["what"] for row in report["rows"]] == ["decode, batch 1", "decode, batch 2"]
     assert all(row["ours"] > 0 and row["theirs"] > 0 for row in report["rows"])
     assert set(report["samples"]) == {f"step {n} {w}" for n in (1, 2) for w in ("int8", "plain")}

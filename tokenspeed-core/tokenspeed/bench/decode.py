@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tokenspeed.bench.engine import DecodeSample, MeasuredEngine
 from tokenspeed.bench.prompts import random_prompt
-from tokenspeed.bench.report import Point, Report, Row, compare_times, new_report
+from tokenspeed.bench.report import Point, Report, Row, compare_times, new_report, per_second
 from tokenspeed.bench.session import Progress, Session, session
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def run(
         "device": it.machine.name,
         "decode": f"{steps} steps after {prompt_tokens}-token prompts, greedy, "
         f"weights: {config.load}",
-        "floor": f"linears alone, and KV read at {it.machine.rates.read_bytes_s / 1e12:.4g} TB/s",
+        "floor": f"linears alone, and KV read at {per_second(it.machine.rates.read_bytes_s, 'B')}",
         "linears alone": f"{it.machine.weight_bytes / 1e9:.4g} GB read in a pass",
         **{f"batch {batch}": _note(samples, steps) for batch, samples in taken.items()},
     }

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tokenspeed.bench.prompts import random_prompt
-from tokenspeed.bench.report import Report, Row, compare_times, new_report
+from tokenspeed.bench.report import Report, Row, compare_times, new_report, per_second
 from tokenspeed.bench.session import Progress, session
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ def run(
         "device": it.machine.name,
         "prefill": f"from submission to the first token, alone, {REST_S} s behind anything else, "
         f"weights: {config.load}",
-        "floor": f"products at {it.machine.rates.matrix_flops_s / 1e12:.4g} TFLOP/s, attention at "
-        + ", ".join(f"{r / 1e12:.4g}" for r in it.machine.rates.attention_flops_s.values()),
+        "floor": f"products at {per_second(it.machine.rates.matrix_flops_s, 'FLOP')}, attention at "
+        + ", ".join(per_second(r, "FLOP") for r in it.machine.rates.attention_flops_s.values()),
         **{
             f"{length} tokens": f"{length / min(taken[length].rested):.0f} tokens/s at best"
             for length in tokens

@@ -169,6 +169,17 @@ def compare_rates(
     )
 
 
+def per_second(rate: float, unit: str) -> str:
+    """A rate in thousands of millions, or in millions of millions from one of those on.
+
+    Args:
+        rate: bytes, or operations, a second.
+        unit: of one: "B" or "FLOP".
+    """
+    size, prefix = (1e12, "T") if rate >= 1e12 else (1e9, "G")
+    return f"{rate / size:.4g} {prefix}{unit}/s"
+
+
 def compare_times(
     what: str,
     *,

@@ -50,7 +50,8 @@ def run(
     samples: Samples = defaultdict(list)
     with engines(coded, progress) as both:
         for repetition in range(-1, repetitions):  # the first one warms up and is dropped
-            progress(f"repetition {repetition + 1} of {repetitions}")
+            name = f"repetition {repetition + 1} of {repetitions}"
+            progress(name if repetition >= 0 else "warming up")
             _repetition(both, batches, samples if repetition >= 0 else defaultdict(list))
     rows = [row for batch in batches for row in _rows(samples, batch, config.quantization)]
     notes = {
