@@ -181,6 +181,14 @@ def test_the_model_decides_to_call(tool_user: openai.OpenAI) -> None:
     assert streamed_calls(tool_user, given) == calls_of(whole.message)
 
 
+def test_the_compiler_starts_without_a_word(server: Any, client: openai.OpenAI) -> None:
+    """gRPC warns of a process that is started beside its threads, unless it is told not to."""
+    answer(client, response_format=schema(CITY), max_tokens=1)
+    printed = "".join(server.process.output)
+    assert "request 1 " in printed, "what the server writes to its standard error"
+    assert "fork" not in printed
+
+
 async def test_beside_others_nobody_waits_and_nothing_changes(server: Any) -> None:
     """Twelve at once with four constraints, of which one is refused, and four without."""
 

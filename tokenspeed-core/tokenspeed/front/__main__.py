@@ -4,11 +4,16 @@
 
 from __future__ import annotations
 
+import os
+
 from tokenspeed.process.child import start_child
 
 
 def main() -> None:
     """Serve until SIGTERM."""
+    # Before gRPC is loaded: it would warn of each process that is started beside its threads, such
+    # as the grammar compiler, where only one that forks and goes on needs its handlers.
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     plan, status = start_child()
 
     import uvloop
