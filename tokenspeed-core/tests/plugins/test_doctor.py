@@ -238,7 +238,10 @@ def test_the_command_prints_one_line_a_finding_and_fails(site):
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("manifest: ")]
     assert line.startswith("manifest: newer 1.0: newer 1.0 provides kernel")
     assert line.endswith("to do: pip install --upgrade tokenspeed-core")
-    data = json.loads(run("--json").stdout)
+    assert done.stderr.startswith("loading each part in a process of its own")
+    as_json = run("--json")
+    assert as_json.stderr.startswith("loading each part in a process of its own")
+    data = json.loads(as_json.stdout)
     assert data["findings"][0]["fix"] == "pip install --upgrade tokenspeed-core"
     assert data["environment"]["contracts"]["kernel"] == "1.0"
     assert {"newer"} <= {plugin["id"] for plugin in data["plugins"]}

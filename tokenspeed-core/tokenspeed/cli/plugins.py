@@ -96,8 +96,9 @@ def doctor(allow: tuple[str, ...] | None, deny: tuple[str, ...], as_json: bool) 
     found = discover()
     lists = gather(allow, deny)
     lists.check_names(known_names(found))
+    click.echo("loading each part in a process of its own: seconds, more after a start", err=True)
     started = time.monotonic()
-    examination = examine(found, lists, None if as_json else _print_load)
+    examination = examine(found, lists, lambda load: _print_load(load, err=as_json))
     if as_json:
         _print_json(_examination_data(examination, found))
     else:
@@ -134,10 +135,11 @@ def _show(plugin: InstalledPlugin, found: tuple[InstalledPlugin, ...]) -> None:
     click.echo(f"state         {problem_of(plugin, found) or 'ok'}")
 
 
-def _print_load(load: Load) -> None:
+def _print_load(load: Load, *, err: bool) -> None:
+    """``err``: to standard error, where only progress goes: the answer is JSON."""
     p, tried = load.provision, load.tried
     said = tried.said or "FAILED, see below"
-    click.echo(f"{p.contract} {p.name} ({p.owner}): {said}  [{tried.seconds:.2f} s]")
+    click.echo(f"{p.contract} {p.name} ({p.owner}): {said}  [{tried.seconds:.2f} s]", err=err)
 
 
 def _print_examination(examination: Examination, seconds: float) -> None:
