@@ -123,7 +123,7 @@ def test_listed_without_running_its_code(installed: dict[str, Path], ts: Run, py
     listed = [line.split() for line in succeeded(ts("plugins", "list")).splitlines()]
     page = (DOCS / "first-kernel.md").read_text().splitlines()
     quoted = [line.split() for line in page if line.endswith(" ok")]
-    assert len(quoted) == 3
+    assert len(quoted) == 4
     assert [line for line in quoted if line not in listed] == []
     assert ["acme-log", "acme-log", "0.1.0", "observer", "acme-log", "ok"] in listed
     assert re.search("AcmeLmForCausalLM .*acme-lm 0.1.0", succeeded(ts("models", "list")))
