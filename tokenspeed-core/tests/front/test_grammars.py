@@ -16,12 +16,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 import msgspec
 import pytest
 import uvloop
-from tokenspeed.front import compiler, engine_client, grammars
+from tokenspeed.front import compiler, engine_client, errors, grammars
 from tokenspeed.front.errors import CompilerBusy, CompilerFailed, InvalidRequest
 from tokenspeed.front.grammars import Grammars
 from tokenspeed.front.model_folder import ModelFolder
@@ -453,6 +454,22 @@ async def test_a_refused_constraint_ends_its_request_alone(
         assert text == "regex is 'bad': one says: that is bad"
         await running
         await eventually(lambda: front.engine.running == 0)
+
+
+async def test_a_refusal_that_repeats_a_long_constraint_is_cut_to_what_a_client_can_read(
+    serving: Callable[..., Any], grammar_plan: Callable[..., PluginPlan]
+) -> None:
+    """The longest text, too: each of its characters is written with 12 in a header."""
+    repeats = SICK.replace("{ill}", "return self").replace(
+        'return b"made"', "raise ValueError(f'look at {{constraint.text}}: it is bad')"
+    )
+    async with serving(plugins=grammar_plan(repeats, sick=50)) as front:
+        code, text = await code_of(front.stub.Generate(request(regex="\U0001f389" * 50_000)))
+        assert code == grpc.StatusCode.INVALID_ARGUMENT
+        assert len(text) == errors.MAX_TEXT
+        assert "look at \U0001f389" in text
+        assert text.endswith("\U0001f389: it is bad")
+        assert len(quote(text)) < 8 << 10
 
 
 async def test_who_waits_for_a_compiler_has_a_place_in_the_queue(

@@ -6,7 +6,13 @@
 
 from __future__ import annotations
 
+MAX_TEXT = 600
+"""Characters of an error: a library may repeat a whole grammar in its own. As a gRPC status it is a
+header of up to 12 bytes a character, and some clients take no more than 8 KiB of them.
+"""
 _SHOWN = 80
+_END = 200
+"""Characters of the end of a text that is too long, which often says what it is all about."""
 
 
 class Amount(str):
@@ -18,6 +24,12 @@ class Amount(str):
 
 class RequestError(Exception):
     """One request failed; the server goes on."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if len(text) <= MAX_TEXT:
+            return text
+        return f"{text[: MAX_TEXT - _END - 5]} ... {text[-_END:]}"
 
 
 class InvalidRequest(RequestError):

@@ -135,7 +135,7 @@ class Grammars:
         if found is None:
             found = await self._awaited(key)
         if isinstance(found, Refusal):
-            raise UnhonouredConstraint(constraint.kind, constraint.text, found)
+            raise UnhonouredConstraint(constraint.kind, constraint.text, str(found))
         if isinstance(found, CompilerFailed):
             raise found
         return found
