@@ -187,7 +187,7 @@ async def test_interrupt_stops_the_answer_and_not_the_chat(
     )
     os.close(end)
     try:
-        assert "talking to tiny at 127.0.0.1:" in await _expect(terminal, "> ")
+        assert "talking to tiny at http://127.0.0.1:" in await _expect(terminal, "> ")
         os.write(terminal, b"first\n")
         await _expect(terminal, "abab")
         process.send_signal(signal.SIGINT)
@@ -219,8 +219,7 @@ async def test_chat_command(server: Server, tokenizer: Tokenizer) -> None:
     result = await asyncio.to_thread(CliRunner().invoke, chat, [server.url], input=lines)
     assert result.exit_code == 0, result.output
     assert result.stdout == "ab hello\n" * 3
-    address = server.url.removeprefix("http://")
-    assert result.stderr == f"talking to tiny at {address}\n", "and no help without a terminal"
+    assert result.stderr == f"talking to tiny at {server.url}\n", "and no help without a terminal"
     prompts = [len(s.tokens) for s in server.front.engine.submits]
     assert prompts[0] < prompts[1] > prompts[2], "history grows until /reset"
     for arguments in (["--temperature", "-1"], ["--model", "nobody"]):
