@@ -69,7 +69,7 @@ FRONT_JUDGES: dict[str, tuple[tuple[str, bytes], int, list[str]]] = {
     "schema of a tool": (
         chat(tools=TOOLS, tool_choice="required"),
         400,
-        [": llguidance does not honour 'uniqueItems' at tool bad, #/properties/a"],
+        [": llguidance does not honour 'uniqueItems' in tool bad at #/properties/a"],
     ),
 }
 

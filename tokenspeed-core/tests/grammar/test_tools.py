@@ -39,13 +39,23 @@ TOLD = [
         "json_schema",
         calls("get", "put"),
         CALL.format(1) + "/properties/a",
-        "tool put, #/properties/a",
+        "in tool put at #/properties/a",
     ),
-    ("json_schema", calls(*MANY), CALL.format(11) + "/properties/b", "tool t11, #/properties/b"),
-    ("json_schema", calls("get"), CALL.format(0), "tool get, #"),
-    ("json_schema", calls("n" * 99), CALL.format(0), f"tool {'n' * 64}, #"),
-    ("structural_tag", tags(*BEGINS), TAG.format(0) + "/properties/a", "tool get, #/properties/a"),
-    ("structural_tag", tags(*BEGINS), TAG.format(1), "tool put, #"),
+    (
+        "json_schema",
+        calls(*MANY),
+        CALL.format(11) + "/properties/b",
+        "in tool t11 at #/properties/b",
+    ),
+    ("json_schema", calls("get"), CALL.format(0), "in tool get at #"),
+    ("json_schema", calls("n" * 99), CALL.format(0), f"in tool {'n' * 64} at #"),
+    (
+        "structural_tag",
+        tags(*BEGINS),
+        TAG.format(0) + "/properties/a",
+        "in tool get at #/properties/a",
+    ),
+    ("structural_tag", tags(*BEGINS), TAG.format(1), "in tool put at #"),
 ]
 KEPT = [
     ("json_schema", {"properties": {"a": calls("get")}}, "#/properties/a/items/anyOf/0/properties"),
@@ -60,10 +70,9 @@ KEPT = [
 @pytest.mark.parametrize(("kind", "value", "place", "told"), TOLD)
 def test_a_place_of_a_tool(kind: str, value: Any, place: str, told: str) -> None:
     text = json.dumps(value)
-    reason = "one does not honour it at {}; two does not honour it at {}, which it rounds"
-    assert naming_tools(Constraint(kind, text), reason.format(place, place)) == reason.format(
-        told, told
-    )
+    reason = "one does not honour 'a' {}, 'b' {}, which it rounds; two does not honour 'a' {}"
+    given = reason.format(*[f"at {place}"] * 3)
+    assert naming_tools(Constraint(kind, text), given) == reason.format(*[told] * 3)
 
 
 @pytest.mark.parametrize(("kind", "value", "place"), KEPT)

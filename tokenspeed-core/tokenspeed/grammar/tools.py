@@ -3,8 +3,8 @@
 """Tools inside of a constraint that the gateway made of them, for a reason that its client reads.
 
 A client that sent tools has never seen the text around their schemas, so a place in that text says
-nothing to it: ``#/items/anyOf/1/properties/parameters/properties/a`` is told as
-``tool get_time, #/properties/a``.
+nothing to it: ``at #/items/anyOf/1/properties/parameters/properties/a`` is told as
+``in tool get_time at #/properties/a``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MAX_NAME = 64
 """Characters of a tool's name, as OpenAI's API has it."""
 
-_PLACE = re.compile(r"#(?:/[^\s/,;]+)+")
+_PLACE = re.compile(r"\bat (#(?:/[^\s/,;]+)+)")
 _OF_LIST = ("items", "anyOf")
 _IN_CALL = ("properties", "parameters")
 _IN_TAG = ("content", "json_schema")
@@ -34,7 +34,7 @@ def naming_tools(constraint: Constraint, reason: str) -> str:
         root = json.loads(constraint.text)
     except (ValueError, RecursionError):
         return reason
-    return _PLACE.sub(lambda place: _of_tool(root, place[0]), reason)
+    return _PLACE.sub(lambda place: _of_tool(root, place[1]), reason)
 
 
 def _of_tool(root: Any, place: str) -> str:
@@ -44,9 +44,9 @@ def _of_tool(root: Any, place: str) -> str:
         for name, inside in (_call(value, steps[:i]), _tag(value)):
             rest = steps[i + len(inside) :]
             if name is not None and steps[i : i + len(inside)] == [*inside]:
-                return f"tool {name[:MAX_NAME]}, {'/'.join(['#', *rest])}"
+                return f"in tool {name[:MAX_NAME]} at {'/'.join(['#', *rest])}"
         value = _below(value, step)
-    return place
+    return f"at {place}"
 
 
 def _call(value: Any, path: list[str]) -> tuple[str | None, tuple[str, ...]]:
