@@ -186,3 +186,32 @@ def test_slashes_of_a_regular_expression(library: Any, pattern: str, text: str) 
     matcher = library.load(library.compile(Constraint("structural_tag", tag))).matcher()
     assert all(matcher.accept(byte) for byte in text.encode())
     assert matcher.accept(small_vocabulary().end_ids[0])
+
+
+def test_a_schema_beyond_the_limits_is_refused_when_it_is_compiled(library: Any) -> None:
+    """The library notices only when an answer begins."""
+    with pytest.raises(GrammarError, match="max is 2000") as error:
+        library.compile(Constraint("json_schema", json.dumps(wide_object(600))))
+    assert len(str(error.value)) < 200, "it repeats the grammar"
+
+
+def test_what_is_beyond_the_limits_further_on_is_told_there(library: Any) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"long_enough": wide_object(600)},
+        "required": ["long_enough"],
+        "additionalProperties": False,
+    }
+    compiled = library.compile(Constraint("json_schema", json.dumps(schema)))
+    matcher = library.load(compiled).matcher()
+    tokens = [small_vocabulary().tokens.index(bytes([byte])) for byte in b'{"long_enough":{']
+    assert all(matcher.accept(token) for token in tokens[:-1])
+    with pytest.raises(GrammarError, match="max is 2000") as error:
+        matcher.accept(tokens[-1])
+    assert len(str(error.value)) < 200, "it repeats the grammar"
+
+
+def wide_object(properties: int) -> dict[str, Any]:
+    """Any of which may follow any other before it."""
+    names = (f"p{number}" for number in range(properties))
+    return {"type": "object", "properties": {name: {"type": "string"} for name in names}}

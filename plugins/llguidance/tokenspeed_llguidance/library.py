@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
 from tokenspeed_sdk.contracts.grammar import Constraint, GrammarError
 
@@ -15,7 +16,6 @@ from tokenspeed_llguidance.tags import tags_to_lark
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
     from tokenspeed_sdk.contracts.grammar import Vocabulary
 
@@ -23,7 +23,13 @@ FORMATS = {"json_schema": "json_schema", "regex": "regex", "ebnf": "gbnf"}
 WHITESPACE = r"[ \n\r\t]{0,40}"
 """Between the parts of a JSON text. A small model that may write white space for ever does."""
 
-_POSITION = re.compile(r"\s*<state>.*?</state>|\s*<non-json-state>.*", re.DOTALL)
+TRIED = 4
+"""Tokens that are followed when a grammar is compiled: one that is too large for the library's
+limits mostly is where an answer begins, and the library says so only there."""
+
+_DUMPS = re.compile(
+    r"\s*<state>.*?</state>|\s*<grammar>.*?</grammar>|\s*<non-json-state>.*", re.DOTALL
+)
 
 
 class Library:
@@ -31,6 +37,7 @@ class Library:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._end_ids = frozenset(vocabulary.end_ids)
+        self._words = vocabulary.mask_words
         self._tokenizer = LLTokenizer(
             TokenizerWrapper(_Tokens(vocabulary)),
             n_vocab=len(vocabulary.tokens),
@@ -43,12 +50,23 @@ class Library:
             text = _grammar(constraint)
         except ValueError as error:
             raise GrammarError(str(error)) from error
-        self._matcher(text)
+        self._try(Matcher(self._matcher(text), self._end_ids))
         return text.encode()
 
     def load(self, compiled: bytes) -> Compiled:
         """About a millisecond, most of it without the GIL."""
         return Compiled(self._matcher(compiled.decode()), self._end_ids)
+
+    def _try(self, matcher: Matcher) -> None:
+        """Begin an answer. GrammarError: it gets no further."""
+        mask = np.zeros(self._words, np.int32)
+        for _ in range(TRIED):
+            matcher.fill(mask)
+            allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+            token = next((id_ for id_ in allowed.tolist() if id_ not in self._end_ids), None)
+            if token is None:
+                return
+            matcher.accept(token)
 
     def _matcher(self, text: str) -> LLMatcher:
         matcher = LLMatcher(self._tokenizer, text, log_level=0)
@@ -85,15 +103,18 @@ class Matcher:
         _check(self._matcher)
 
     def accept(self, token: int) -> bool:
-        """A token that is refused would break the library's matcher for good: it is asked first."""
+        """GrammarError: what follows it is beyond the library's limits.
+
+        A token that is refused would break the library's matcher for good: it is asked first.
+        """
         if self._ended:
             return False
         if token in self._end_ids:
             self._ended = self._matcher.is_accepting()
             return self._ended
-        if self._matcher.validate_tokens([token]) != 1:
-            return False
-        return self._matcher.consume_token(token)
+        taken = self._matcher.validate_tokens([token]) == 1 and self._matcher.consume_token(token)
+        _check(self._matcher)
+        return taken
 
     def rollback(self, tokens: int) -> None:
         """ValueError: more than were accepted."""
@@ -155,5 +176,5 @@ def _check(matcher: LLMatcher) -> None:
 
 
 def _reason(matcher: LLMatcher) -> str:
-    """What the library says, without the dump of its state."""
-    return _POSITION.sub("", matcher.get_error()).strip()
+    """What the library says, without the dumps of its state and of the grammar."""
+    return _DUMPS.sub("", matcher.get_error()).strip()

@@ -85,7 +85,10 @@ class Matcher(Protocol):
         """
 
     def accept(self, token: int) -> bool:
-        """Take the token that came. False, and nothing changed, if it may not come here."""
+        """Take the token that came. False, and nothing changed, if it may not come here.
+
+        GrammarError: what follows it cannot be told; it fails the request.
+        """
 
     def rollback(self, tokens: int) -> None:
         """Take back the last tokens that were accepted, an end token included."""
