@@ -48,12 +48,6 @@ def test_the_page_lists_every_field_with_its_range() -> None:
     assert str(request.MAX_STOP_TOKEN_IDS) in rows["stop_token_ids"]
 
 
-@pytest.mark.parametrize("bound", sampling_params.REPETITION_PENALTIES)
-def test_the_bounds_of_a_range_are_in_it_as_http_brings_them(bound: float) -> None:
-    rounded = float(np.float32(float(f"{bound:g}")))
-    assert validated(repetition_penalty=rounded).sampling.repetition_penalty == rounded
-
-
 def test_none_is_no_stop() -> None:
     request = validated(stop=None, stop_token_ids=None, logit_bias=None)
     assert (request.stop, request.stop_ids) == ((), LIMITS.eos_ids)

@@ -8,7 +8,6 @@ import random
 from collections.abc import Mapping, Sequence
 
 import msgspec
-import numpy as np
 
 from tokenspeed.front.errors import InvalidRequest
 from tokenspeed.front.ranges import check_flag, checked_integer, checked_number, checked_within
@@ -16,8 +15,7 @@ from tokenspeed.messages import MAX_TOP_LOGPROBS, Bias, Sampling
 
 MAX_PENALTY = 2.0
 """Of frequency and presence, as the OpenAI API has it; either sign."""
-REPETITION_PENALTIES = (float(np.float32(0.01)), 100.0)
-"""Over HTTP numbers arrive rounded to float32."""
+REPETITION_PENALTIES = (0.01, 100.0)
 GREEDY_BELOW = 1e-5
 """Lower temperatures count as 0: dividing logits by them would overflow."""
 
