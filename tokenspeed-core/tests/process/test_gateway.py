@@ -21,7 +21,7 @@ from tokenspeed.process.gateway import (
     gateway_arguments,
     is_ready,
 )
-from tokenspeed.process.ports import any_free, is_free, next_free
+from tokenspeed.process.ports import QUIET, any_free, is_free, next_free
 from tokenspeed.process.spawn import spawn
 
 LOCAL = "127.0.0.1"
@@ -85,11 +85,12 @@ def test_a_taken_port_is_seen_and_skipped():
 
 def test_two_servers_that_start_at_once_choose_different_ports() -> None:
     """Neither listens yet when the other looks."""
-    first = next_free(LOCAL, any_free(LOCAL))
+    first = any_free(LOCAL)
     ask = f"from tokenspeed.process.ports import next_free; print(next_free({LOCAL!r}, {first}))"
     other = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
     assert int(other.stdout) > first
     assert is_free(LOCAL, first)
+    assert first in QUIET, "a connection that goes out may take it before a server listens"
 
 
 def test_the_real_gateway_starts_without_showing_the_key_and_ends_when_asked():

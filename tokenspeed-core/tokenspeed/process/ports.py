@@ -5,7 +5,12 @@
 from __future__ import annotations
 
 import errno
+import random
 import socket
+
+QUIET = range(20_000, 30_000)
+"""Ports that the kernel gives to no connection that goes out (32768 and above, unless it is told
+otherwise): one that is free now still is when a server listens on it seconds later."""
 
 _claims: list[socket.socket] = []
 """Ports that this process chose, held until it ends."""
@@ -30,10 +35,8 @@ def is_free(host: str, port: int) -> bool:
 
 
 def any_free(host: str) -> int:
-    """A port that nobody listens on, picked by the kernel."""
-    with socket.create_server((host, 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+    """A free port that nobody else was given, somewhere in QUIET."""
+    return next_free(host, random.choice(QUIET))
 
 
 def next_free(host: str, first: int, tries: int = 100) -> int:
