@@ -115,6 +115,7 @@ def main() -> None:
         status.phase("thinks")
     if role == "front":
         status.phase("wait for the engine")
+        wait_for_both()
         time.sleep(os.environ.get("FAKE_ENGINE", "").startswith(("slow", "raise-again")))
         status.send({"event": "ready", "grpc_port": 1, "admin_port": 2})
     if act == "deaf":
