@@ -34,14 +34,11 @@ def test_the_curl_line_asks_the_same() -> None:
     assert QUESTION in curl_line(GatewayConfig(host="127.0.0.1", port=80), "demo")
 
 
-@pytest.mark.parametrize("drafter", [None, "suffix"])
-@pytest.mark.parametrize("quantization", [None, "int8"])
-def test_the_answer_is_no_near_tie(
-    demo_folder: Path, quantization: str | None, drafter: str | None
-) -> None:
-    """Rounding moves a logit by some tenths; the first token decides the answer's language."""
+def test_the_answer_is_no_near_tie(demo_folder: Path) -> None:
+    """With the settings that the README offers for a CPU. Rounding moves a logit by some tenths;
+    the first token decides the answer's language."""
     asked = SamplingParams(max_tokens=64, temperature=0, logprobs=True, top_logprobs=2)
-    with LLM(str(demo_folder), quantization=quantization, drafter=drafter) as llm:
+    with LLM(str(demo_folder), quantization="int8", drafter="suffix") as llm:
         [answer] = llm.chat([{"role": "user", "content": QUESTION}], asked)
     assert (answer.text, answer.finish_reason) == (ANSWER, "stop")
     first, second = (logprob for _, logprob in answer.logprobs[0].top)

@@ -53,12 +53,15 @@ def test_replay_equals_eager_bit_for_bit(device: Any, llama: Path, verifies: boo
     )
 
 
+@pytest.fixture(scope="module")
+def taught(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return module("test_gpu_speculation").teach(llama, tmp_path_factory.mktemp("head"))
+
+
 @pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
-def test_a_model_guesses_within_the_step(
-    device: Any, llama: Path, tmp_path: Path, graphs: bool
-) -> None:
+def test_a_model_guesses_within_the_step(device: Any, taught: Any, graphs: bool) -> None:
     tests = module("test_gpu_speculation")
-    tests.test_a_model_guesses_within_the_step(device, ReferenceResolver(), llama, tmp_path, graphs)
+    tests.test_a_model_guesses_within_the_step(device, ReferenceResolver(), taught, graphs)
 
 
 def test_answers_with_guesses_are_those_of_transformers(device: Any, llama: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 from churn import Churn
 from harness import all_at_once, engine, greedy, submit
 from test_captured_guesses import VERIFY, VERIFY_MASKED, buckets, watched
-from test_draft_model import ask, teach
+from test_draft_model import Taught, ask, teach
 from test_draft_model import run as run_head
 from test_grammar import Library, first, matcher, new
 from test_penalized_guesses import KINDS, LENGTH, asking, guessed_for, guessing, tokens_of
@@ -141,13 +141,17 @@ def test_masks_behind_guesses(gpu: Any, kernels: Any, small_llama: Path, graphs:
     assert bool(buckets(replays, VERIFY_MASKED)) == graphs
 
 
+@pytest.fixture(scope="module")
+def taught(small_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Taught:
+    return teach(small_llama, tmp_path_factory.mktemp("head"))
+
+
 @graphs_or_eager
 def test_a_model_guesses_within_the_step(
-    gpu: Any, kernels: Any, small_llama: Path, tmp_path: Path, graphs: bool
+    gpu: Any, kernels: Any, taught: Taught, graphs: bool
 ) -> None:
     """float32; each guess is what the head's formula says of its text, and answers are those of
     Transformers, of prompts in chunks too."""
-    taught = teach(small_llama, tmp_path)
     script = all_at_once(ask(taught))
     options = {"kernels": kernels, "graphs": graphs, "max_step_tokens": 40, "max_seqs": 4}
     answers, speculation, _ = run_head(taught, gpu, script, **options)
