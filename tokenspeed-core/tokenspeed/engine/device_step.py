@@ -98,7 +98,7 @@ class DeviceStep:
         )
         self._drafts: DraftStep | None = None
         if drafting is not None:
-            self._drafts = DraftStep(drafting, self._page_tables[0], limits)
+            self._drafts = DraftStep(drafting, self._page_tables[0], self._each)
 
     @property
     def drafts(self) -> bool:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tokenspeed.cache.slab import LayerCache, Slab
     from tokenspeed.config import EngineConfig
-    from tokenspeed.engine.buffers import Limits, StepArrays
+    from tokenspeed.engine.buffers import StepArrays
     from tokenspeed.engine.drafters import Backend
 
 
@@ -131,15 +131,16 @@ class Drafting:
 class DraftStep:
     """Its part of every step."""
 
-    def __init__(self, drafting: Drafting, page_table: torch.Tensor, limits: Limits) -> None:
-        """``page_table``: the target's."""
-        device = page_table.device
+    def __init__(self, drafting: Drafting, page_table: torch.Tensor, each: torch.Tensor) -> None:
+        """Args:
+        page_table: the target's.
+        each: int32, 0, 1, 2, ... on the device, beyond the rows of a step and their guesses.
+        """
         self._model = drafting.model
         self._caches = tuple(
             CacheView(each.keys, each.values, page_table) for each in drafting.caches
         )
-        self._starts = torch.arange(limits.sequences + 1, dtype=torch.int32, device=device)
-        self._places = torch.arange(limits.row_tokens - 1, device=device)
+        self._each = each
 
     def observe(self, batch: ForwardBatch, taps: tuple[torch.Tensor, ...]) -> None:
         """A step's tokens went through the target."""
@@ -160,7 +161,7 @@ class DraftStep:
         before = inputs.token_ids.index_select(0, first)
         batch = self._rows(inputs, host, before, max_kv_len)
         guesses = self._model.draft(batch, counts.clamp(min=1), most)[:, : most[0]]
-        place = self._places[: most[0]]
+        place = self._each[: most[0]]
         wanted = place < counts[:, None]
         # What is not wanted goes where the row's first token stands, and is that token.
         at = first[:, None] + torch.where(wanted, place + 1, 0)
@@ -177,7 +178,7 @@ class DraftStep:
             positions=positions,
             token_slot=slots,
             row_slot=slots,
-            query_start=self._starts[: rows + 1],
+            query_start=self._each[: rows + 1],
             kv_len=positions + 1,
             num_decode_rows=rows,
             max_query_len=1,
